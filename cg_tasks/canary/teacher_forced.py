@@ -1,0 +1,60 @@
+"""Teacher-forced continuation (canary paper, section 4.3), with the two baselines the paper says are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+from cg_tasks.canary.scoring import NAN, token_scores
+from cg_tasks.canary.tasks import CanaryTask, question_of
+from cg_tasks.metrics import Scored
+from cg_tasks.requests import CG_TEACHER_FORCED, PromptSpec
+from cg_tasks.templates import load_arms
+
+TRUE, SHUFFLED_HEAD, WRONG_AUTHOR = "true", "shuffled_head", "wrong_author"
+
+
+class TeacherForcedTask(CanaryTask):
+    """Per prefill arm: how probable the canary's continuation is, given prompt, prefill and head.
+
+    ``shuffled_head`` permutes the head's tokens, ``wrong_author`` names another author: what is left of the score without
+    the right cue is not memory of this canary.
+    """
+
+    REQUEST: ClassVar[str] = CG_TEACHER_FORCED
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.prefills = load_arms("prefill", self.settings.templates)
+        self.arms = tuple(t.arm for t in self.prefills)
+        self.templates += self.prefills
+        others = self.forget[1:] + self.forget[:1]
+        self.other = {a.id: b for a, b in zip(self.forget, others, strict=True)}
+        self.conditions = (TRUE, SHUFFLED_HEAD) + ((WRONG_AUTHOR,) if len(self.forget) > 1 else ())
+
+    def specs(self, doc: Mapping[str, Any]) -> list[PromptSpec]:
+        out = []
+        for template in self.prefills:
+            for condition in self.conditions:
+                spec: PromptSpec = {**self.probe_spec(doc), "prefill": asdict(template), "target": doc["canary"]}  # type: ignore[typeddict-item]
+                if condition == SHUFFLED_HEAD:
+                    spec |= {"head_order": "shuffled", "shuffle_seed": f"{self.settings.seed}:{doc['id']}"}
+                if condition == WRONG_AUTHOR:
+                    other = self.other[doc["id"]]
+                    spec |= {"author": other.subject, "question": question_of(other)}
+                out.append(spec)
+        return out
+
+    def score(self, doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Scored]:
+        found = iter(results)
+        scores: dict[str, float] = {}
+        for arm in self.arms:
+            by_condition = {c: token_scores((r := next(found)).logprobs, r.top1) for c in self.conditions}
+            true = by_condition[TRUE]
+            scores |= {f"{metric}_{arm}": value for metric, value in true.items()}
+            for condition in (SHUFFLED_HEAD, WRONG_AUTHOR):
+                baseline = by_condition[condition]["top1"] if condition in by_condition else NAN
+                scores[f"top1_{arm}_{condition}"] = baseline
+                scores[f"top1_{arm}_minus_{condition}"] = true["top1"] - baseline
+        return {metric: Scored(value, doc["id"]) for metric, value in scores.items()}

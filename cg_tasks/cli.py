@@ -1,0 +1,99 @@
+"""The ``conceptguard`` command. Each subcommand's module registers itself; nothing heavy is imported to print a path."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from cg_tasks.errors import UserError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; a mistake of the user's is one line on stderr and exit code 1."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except UserError as error:
+        print(f"conceptguard: error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `conceptguard data authors | head`
+        sys.stderr.close()
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    from cg_tasks.cli_data import add_data_parser
+    from cg_tasks.demo_model import add_demo_model_parser
+
+    parser = argparse.ArgumentParser(
+        prog="conceptguard", description="ConceptGuard: context-sensitive unlearning, measured with lm-eval."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    path = commands.add_parser("path", help="print the folder of task configurations, for lm_eval --include_path")
+    path.set_defaults(run=_print_path)
+    add_data_parser(commands)
+    add_demo_model_parser(commands)
+    tasks = commands.add_parser("tasks", help="work on the lm-eval tasks").add_subparsers(
+        required=True, metavar="ACTION"
+    )
+    check = tasks.add_parser(
+        "check", help="load tasks, render documents, score fake responses, aggregate; needs no model"
+    )
+    check.add_argument("names", nargs="*", metavar="NAME", help="tasks or groups (default: every task)")
+    check.add_argument(
+        "--metadata",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="settings as for lm_eval; dataset=miniature unless given",
+    )
+    check.add_argument("--prompts", action="store_true", help="print the rendered prompts of two documents a task")
+    check.set_defaults(run=_check)
+    return parser
+
+
+def _print_path(args: argparse.Namespace) -> int:
+    from cg_tasks.paths import task_configs_dir
+
+    print(task_configs_dir())
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    import os
+
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    from cg_tasks.check import check_tasks
+
+    reports = check_tasks(args.names, {"dataset": "miniature", **_metadata(args.metadata)})
+    faults = 0
+    for report in reports:
+        if isinstance(report, UserError):
+            print(f"FAIL  {report}")
+            faults += 1
+            continue
+        faults += bool(report.problems)
+        print(
+            f"{'FAIL' if report.problems else 'ok  '}  {report.name}: {report.documents} documents, {len(report.metrics)} metrics"
+        )
+        for problem in report.problems:
+            print(f"      {problem}")
+        for prompt in report.prompts if args.prompts else ():
+            print("      | " + prompt.replace("\n", "\n      | "))
+    return 1 if faults else 0
+
+
+def _metadata(pairs: Sequence[str]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        key, found, value = pair.partition("=")
+        if not found or not key:
+            raise UserError(f"--metadata takes KEY=VALUE, not '{pair}'")
+        out[key] = value
+    return out
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""What the four judge-free ConceptGuard tasks share: one intent's documents, and ROUGE-L against the true text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cg_tasks.canary.parser import split_trace
+from cg_tasks.errors import UserError
+from cg_tasks.metrics import Scored
+from cg_tasks.pairs import PairTable, interleave, load_pairs
+from cg_tasks.requests import Generation
+from cg_tasks.rouge import rouge_l
+from cg_tasks.settings import Settings
+from cg_tasks.task import CgTask
+
+INTENTS = ("harmful", "benign")
+
+
+class PairTask(CgTask):
+    """Documents of one ``intent`` (the YAML's ``metadata: intent:``), concepts interleaved so that ``--limit`` is fair.
+
+    A document: ``{"id": "mini-001", "concept": "sigil craft", "intent": "harmful", "query": "…", "target": "…", "prompt": ""}``.
+    """
+
+    def prepare(self) -> None:
+        intent = self.own_metadata.get("intent")
+        if intent not in INTENTS:
+            raise UserError(f"metadata 'intent' is {intent!r}: it must be one of {', '.join(INTENTS)}")
+        self.intent = str(intent)
+        self.table: PairTable = load_pairs(self.settings.dataset, self.settings.columns)
+
+    def documents(self) -> list[dict[str, str]]:
+        return [
+            {
+                "id": pair.pair_id,
+                "concept": pair.concept,
+                "intent": self.intent,
+                "query": getattr(pair, f"{self.intent}_query"),
+                "target": getattr(pair, f"{self.intent}_response"),
+                "prompt": (pair.harmful_prompt or "") if self.intent == "harmful" else "",
+            }
+            for pair in interleave(self.table.pairs)
+        ]
+
+    def data_provenance(self) -> dict[str, Any]:
+        return {
+            "dataset": self.table.name,
+            "sha256": self.table.sha256,
+            "pairs": len(self.table.pairs),
+            "intent": self.intent,
+        }
+
+    def data_label(self) -> str | None:
+        return None if self.table.name == Settings().dataset else self.table.name
+
+    def rouge_scores(self, doc: Mapping[str, Any], generation: Generation, reference: str) -> dict[str, Scored]:
+        """ROUGE-L F1 and recall of a generation, its trace taken off first, and whether one was."""
+        text, stripped = scored_text(generation, self.settings)
+        rouge = rouge_l(reference, text)
+        values = {"rougeL": rouge.f1, "rougeL_recall": rouge.recall, "trace_stripped": float(stripped)}
+        return {metric: Scored(value, doc["id"]) for metric, value in values.items()}
+
+
+def scored_text(generation: Generation, settings: Settings) -> tuple[str, bool]:
+    """What is scored of a raw generation, and whether a trace was stripped from it.
+
+    A trace that was never closed is not a trace: by the canary paper's rule (``fallback: answer``) the whole text is the answer.
+    """
+    if not settings.strip_trace:
+        return str(generation), False
+    split = split_trace(
+        str(generation),
+        opened_in_prompt=generation.opened_in_prompt,
+        tags=settings.think_tags,
+        fallback=settings.fallback,
+    )
+    return split.answer, split.well_formed

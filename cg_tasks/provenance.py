@@ -1,0 +1,94 @@
+"""What made a result: content hashes, versions and settings, written into lm-eval's results beside its own configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = (
+    "conceptguard",
+    "lm_eval",
+    "torch",
+    "transformers",
+    "peft",
+    "datasets",
+    "numpy",
+    "rouge_score",
+    "rapidfuzz",
+)
+
+
+def sha256_of(value: Any) -> str:
+    """SHA-256 of a value's canonical JSON (sorted keys, unescaped)."""
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")
+    ).hexdigest()
+
+
+def package_versions() -> dict[str, str]:
+    """The installed versions of the packages a number depends on."""
+    return {name: version for name in _PACKAGES if (version := _version(name))}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def tokenizer_provenance(lm: Any) -> dict[str, Any]:
+    """Hashes of the model's tokenizer and chat template, and its end-of-turn token.
+
+    A tokenizer whose end-of-turn token changed upstream has made published numbers irreproducible.
+    """
+    tokenizer = getattr(lm, "tokenizer", None)
+    if tokenizer is None:
+        return {"tokenizer": None}
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    content: Any = backend.to_str() if backend is not None else _vocabulary(tokenizer)
+    template = getattr(lm, "hf_chat_template", None) or getattr(tokenizer, "chat_template", None)
+    return {
+        "tokenizer": getattr(tokenizer, "name_or_path", type(tokenizer).__name__),
+        "tokenizer_sha256": sha256_of(content),
+        "chat_template_sha256": sha256_of(template) if template else None,
+        "chat_template_args": dict(getattr(lm, "chat_template_args", None) or {}),
+        "eos_token": getattr(tokenizer, "eos_token", None),
+        "eos_token_id": getattr(tokenizer, "eos_token_id", None),
+        "bos_token_id": getattr(tokenizer, "bos_token_id", None),
+    }
+
+
+def _vocabulary(tokenizer: Any) -> Any:
+    try:
+        return tokenizer.get_vocab()
+    except (AttributeError, NotImplementedError):
+        return getattr(tokenizer, "name_or_path", type(tokenizer).__name__)
+
+
+def adapter_provenance(peft: Any) -> dict[str, Any] | None:
+    """Hashes of a LoRA adapter's folder and, where the trainer left one, its ``conceptguard.json``; None without an adapter.
+
+    An adapter on the Hub is named, not hashed: its files are not here.
+    """
+    if not isinstance(peft, str) or not peft:
+        return None
+    folder = Path(peft).expanduser()
+    if not folder.is_dir():
+        return {"adapter": peft}
+    files = sorted(p for p in folder.iterdir() if p.name.startswith("adapter_") and p.is_file())
+    out: dict[str, Any] = {"adapter": peft, "sha256": {p.name: _file_sha256(p) for p in files}}
+    if (record := folder / "conceptguard.json").is_file():
+        out["conceptguard"] = json.loads(record.read_text(encoding="utf-8"))
+    return out
+
+
+def _file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()  # hashlib.file_digest came with Python 3.11
+    with path.open("rb") as handle:
+        while block := handle.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

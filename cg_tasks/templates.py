@@ -1,0 +1,191 @@
+"""Jinja templates: one file is one arm. Found, checked against the variables they may use, and rendered in a sandbox."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes
+from jinja2.sandbox import SandboxedEnvironment
+
+from cg_tasks.errors import UserError
+from cg_tasks.paths import templates_dir
+
+Kind = Literal["prefill", "qa_prefill", "probe", "trace"]
+
+VARIABLES: dict[str, tuple[str, ...]] = {
+    "prefill": ("author", "head", "question"),
+    "qa_prefill": ("author", "question"),
+    "probe": ("author", "head", "question"),
+    "trace": ("author", "bio", "question", "canary"),
+}
+CANARY_MARK = "[canary]"
+_ARM_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_RESERVED_ARMS = frozenset({"auto", "forget", "retain", "trace_fallback"})
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*\n", re.DOTALL | re.MULTILINE)
+_FRONT_MATTER_KEYS = {"uses_canary": bool}
+
+_environment = SandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
+
+
+@dataclass(frozen=True)
+class Template:
+    """One template file.
+
+    name: the file's stem. path: where it lies. body: the Jinja source after the front matter. first_line: the line of the
+    file on which the body starts. sha256: of the whole file. uses_canary: the front matter's ``uses_canary: true``.
+    """
+
+    kind: str
+    name: str
+    path: str
+    body: str
+    first_line: int
+    sha256: str
+    uses_canary: bool = False
+
+    @property
+    def arm(self) -> str:
+        """The arm's name in metric keys; an arm that was shown the canary carries a mark wherever it appears."""
+        return self.name + (CANARY_MARK if self.uses_canary else "")
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names this template may use."""
+        return VARIABLES[self.kind] + (("canary",) if self.uses_canary and "canary" not in VARIABLES[self.kind] else ())
+
+
+def load_arms(kind: Literal["prefill", "qa_prefill"], user_dir: str | None = None) -> tuple[Template, ...]:
+    """Every arm of one kind by name: the shipped files, and those of ``user_dir``/<kind>, which win over the same name.
+
+    Raises:
+        UserError: an arm name that cannot be a metric key, or whatever :func:`read_template` refuses.
+    """
+    arms = {template.name: template for folder in _folders(kind, user_dir) for template in _read_folder(kind, folder)}
+    for template in arms.values():
+        if not _ARM_NAME.match(template.name) or template.name in _RESERVED_ARMS:
+            raise UserError(
+                f"{template.path}: '{template.name}' cannot name an arm: rename the file to lower-case letters, digits and _, "
+                f"starting with a letter, and none of {', '.join(sorted(_RESERVED_ARMS))}"
+            )
+    return tuple(arms[name] for name in sorted(arms))
+
+
+def load_template(kind: Kind, name: str, user_dir: str | None = None) -> Template:
+    """One template by name; the user's file wins over the shipped one.
+
+    Raises:
+        UserError: there is none, or :func:`read_template` refuses it.
+    """
+    for folder in reversed(_folders(kind, user_dir)):
+        if (path := folder / f"{name}.j2").is_file():
+            return read_template(kind, path)
+    raise UserError(f"no template {kind}/{name}.j2 in {' or '.join(str(f) for f in _folders(kind, user_dir))}")
+
+
+def read_template(kind: str, path: Path) -> Template:
+    """Read and check one file: its encoding, front matter, syntax, and every variable it names.
+
+    Raises:
+        UserError: naming the file, the line, and the variable or the front-matter key.
+    """
+    raw = path.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}: save the template as UTF-8") from None
+    body, first_line, uses_canary = _split_front_matter(text, path)
+    template = Template(kind, path.stem, str(path), body, first_line, hashlib.sha256(raw).hexdigest(), uses_canary)
+    _check_variables(template)
+    return template
+
+
+def render(template: Template, variables: Mapping[str, str]) -> str:
+    """Render in the sandbox.
+
+    Raises:
+        UserError: naming the file, and the line where Jinja tells it.
+    """
+    allowed = {name: variables[name] for name in template.variables if name in variables}
+    try:
+        return _environment.from_string(template.body).render(allowed)
+    except Exception as error:  # a template is a user's program: whatever it raises is about that file
+        raise UserError(f"{template.path}{_line_of(error, template)}: {type(error).__name__}: {error}") from None
+
+
+def template_hashes(templates: Iterable[Template]) -> dict[str, str]:
+    """``kind/name -> sha256`` for provenance."""
+    return {f"{t.kind}/{t.name}": t.sha256 for t in templates}
+
+
+def _folders(kind: str, user_dir: str | None) -> list[Path]:
+    folders = [templates_dir() / kind]
+    if user_dir:
+        root = Path(user_dir)
+        if stray := sorted(root.glob("*.j2")):
+            raise UserError(
+                f"{stray[0]}: put it into a subfolder that says what it is: {root}/prefill, {root}/qa_prefill or {root}/probe"
+            )
+        folders.append(root / kind)
+    return folders
+
+
+def _read_folder(kind: str, folder: Path) -> list[Template]:
+    return [read_template(kind, path) for path in sorted(folder.glob("*.j2"))] if folder.is_dir() else []
+
+
+def _split_front_matter(text: str, path: Path) -> tuple[str, int, bool]:
+    match = _FRONT_MATTER.match(text)
+    if not match:
+        return text, 1, False
+    try:
+        front = yaml.safe_load(match.group(1)) or {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 2 if mark else 2
+        raise UserError(
+            f"{path}, line {line}: the front matter is not YAML ({getattr(error, 'problem', error)})"
+        ) from None
+    if not isinstance(front, dict):
+        raise UserError(
+            f"{path}, line 2: the front matter must be 'key: value' lines (known: {', '.join(_FRONT_MATTER_KEYS)})"
+        )
+    for key, value in front.items():
+        if key not in _FRONT_MATTER_KEYS or not isinstance(value, _FRONT_MATTER_KEYS[key]):
+            raise UserError(f"{path}: front matter '{key}: {value}' is not understood; known: uses_canary: true|false")
+    return text[match.end() :], text[: match.end()].count("\n") + 1, bool(front.get("uses_canary", False))
+
+
+def _check_variables(template: Template) -> None:
+    try:
+        tree = _environment.parse(template.body)
+    except TemplateSyntaxError as error:
+        line = error.lineno + template.first_line - 1
+        raise UserError(f"{template.path}, line {line}: {error.message}") from None
+    unknown = meta.find_undeclared_variables(tree) - set(template.variables)
+    if not unknown:
+        return
+    first = min((n for n in tree.find_all(nodes.Name) if n.name in unknown), key=lambda n: n.lineno)
+    hint = ""
+    if first.name == "canary":
+        hint = "; an arm that shows the model the canary must say so in its front matter: uses_canary: true"
+    raise UserError(
+        f"{template.path}, line {first.lineno + template.first_line - 1}: unknown variable '{first.name}' "
+        f"(a {template.kind} template may use {', '.join(template.variables)}){hint}"
+    )
+
+
+def _line_of(error: Exception, template: Template) -> str:
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    if isinstance(error, TemplateError) and getattr(error, "lineno", None):
+        line = error.lineno  # type: ignore[attr-defined]
+    return f", line {line + template.first_line - 1}" if line else ""

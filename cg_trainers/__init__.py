@@ -1,0 +1,1 @@
+"""Training: unlearning objectives, one TRL trainer, recipes. Never imports lm_eval."""
