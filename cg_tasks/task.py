@@ -163,6 +163,12 @@ class CgTask(ConfigurableTask):
             )
         return out
 
+    def apply_filters(self) -> Any:  # type: ignore[override]
+        for instance in self._instances or []:
+            # lm-eval evens out the ranks by running the last request again: those answers are nobody's.
+            del instance.resps[instance.repeats :]
+        return super().apply_filters()
+
     def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:  # type: ignore[override]
         if "bypass" in self._metric_fn_list:  # --predict_only
             return {"bypass": 999}

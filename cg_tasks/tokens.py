@@ -53,7 +53,9 @@ def model_ids(lm: Any, text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=not (bos and text.startswith(bos)))["input_ids"])
     ids = lm.tok_encode(text) if hasattr(lm, "tok_encode") else None
     if not isinstance(ids, list) or not all(isinstance(i, int) for i in ids):
-        raise UserError(f"{type(lm).__name__}.tok_encode gives no token ids, and this task cuts texts in the model's tokens")
+        raise UserError(
+            f"{type(lm).__name__}.tok_encode gives no token ids, and this task cuts texts in the model's tokens"
+        )
     return ids
 
 

@@ -332,7 +332,8 @@ READ_PTH = """
 import site, sys
 before = set(sys.modules)
 site.addpackage(sys.argv[1], 'zz_conceptguard.pth', set())
-print(*set(sys.modules) - before, sum(hasattr(finder, 'conceptguard') for finder in sys.meta_path))
+new = [name for name in set(sys.modules) - before if not name.startswith('encodings')]  # site.py's own, from 3.13 on
+print(*new, sum(hasattr(finder, 'conceptguard') for finder in sys.meta_path))
 """
 IMPORT_MANAGER = """
 from lm_eval.tasks.manager import TaskManager
