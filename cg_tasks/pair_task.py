@@ -29,6 +29,10 @@ class PairTask(CgTask):
             raise UserError(f"metadata 'intent' is {intent!r}: it must be one of {', '.join(INTENTS)}")
         self.intent = str(intent)
         self.table: PairTable = load_pairs(self.settings.dataset, self.settings.columns)
+        # Equations 1-3 run over D_f and Q_f: a pair taken out of the forget set (`data subset`) is in neither.
+        self.members = tuple(p for p in self.table.pairs if p.in_forget or intent == "benign")
+        if not self.members:
+            raise UserError(f"{self.table.name}: every pair has in_forget false, so the forget set is empty")
 
     def documents(self) -> list[dict[str, str]]:
         return [
@@ -40,7 +44,7 @@ class PairTask(CgTask):
                 "target": getattr(pair, f"{self.intent}_response"),
                 "prompt": (pair.harmful_prompt or "") if self.intent == "harmful" else "",
             }
-            for pair in interleave(self.table.pairs)
+            for pair in interleave(self.members)
         ]
 
     def data_provenance(self) -> dict[str, Any]:

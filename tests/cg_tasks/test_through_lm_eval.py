@@ -361,3 +361,17 @@ def test_a_metric_the_task_does_not_have_is_named(tiny: Path, make_lm: Any, tmp_
     manager = TaskManager(include_path=str(tmp_path), include_defaults=False, metadata={})
     with pytest.raises(UserError, match="unknown metric 'rougeX'"):
         simple_evaluate(model=make_lm(tiny), tasks=["mine"], task_manager=manager, limit=1)
+
+
+def test_a_reduced_forget_set_shrinks_the_harmful_tasks_only(
+    tiny: Path, make_lm: Any, evaluate: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    from cg_tasks.cli import main
+
+    path = tmp_path / "quarter.jsonl"
+    assert main(["data", "subset", "miniature", "--forget-fraction", "0.25", "--out", str(path)]) == 0
+    found = evaluate(
+        make_lm(tiny), "conceptguard_harmqa,conceptguard_helpqa", {"dataset": str(path)}, gen_kwargs={"max_gen_toks": 1}
+    )
+    assert found["n-samples"]["conceptguard_harmqa"]["effective"] == 15
+    assert found["n-samples"]["conceptguard_helpqa"]["effective"] == 60
