@@ -32,13 +32,14 @@ def lm_eval(monkeypatch: pytest.MonkeyPatch) -> Command:
     autoload.install()
     import lm_eval.api.registry
     from lm_eval.__main__ import cli_evaluate
-
     from lm_eval.tasks import manager
 
     monkeypatch.setattr(lm_eval.api.registry, "get_model", lambda name: pytest.fail("the model was loaded"))
     # lm-eval's own ten thousand task files take seconds to read, and none of them is asked for here.
     builtin, build = Path(manager.__file__).parent, manager.TaskIndex.build
-    monkeypatch.setattr(manager.TaskIndex, "build", lambda self, paths, **k: build([p for p in paths if p != builtin], **k))
+    monkeypatch.setattr(
+        manager.TaskIndex, "build", lambda self, paths, **k: build([p for p in paths if p != builtin], **k)
+    )
 
     def run(tasks: str, *metadata: str) -> None:
         given = ["--metadata", *metadata] if metadata else []
