@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cg_tasks.binding import Bound, bind_all
 from cg_tasks.errors import UserError
-from cg_tasks.requests import CG_GENERATE, CG_TEACHER_FORCED, Bound, Generation, TeacherForced, bind_all
+from cg_tasks.requests import CG_GENERATE, CG_TEACHER_FORCED, Generation, TeacherForced
 
 _WORD = re.compile(r"\s*\S+|\s+")
 

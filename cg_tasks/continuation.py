@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cg_tasks.binding import PromptSpec
 from cg_tasks.metrics import Scored
 from cg_tasks.pair_task import PairTask
-from cg_tasks.requests import PromptSpec
 
 
 class ContinuationTask(PairTask):

@@ -1,7 +1,7 @@
 """Two request types for any lm-eval model: ``cg_generate`` and ``cg_teacher_forced``.
 
-A request carries messages and a specification; the *text* is built inside the model's method, where the tokenizer and the chat
-template are. So the documents need no tokenizer, and a request cache cannot hand one model's tokens to another.
+A request carries a specification of its prompt; the *text* is built inside the model's method (``binding.py``). So the
+documents need no tokenizer, and a request cache cannot hand one model's tokens to another.
 lm-eval's evaluator calls ``getattr(lm, request_type)(requests)``: a method on its ``LM`` base class is all there is to
 register, and a backend that defines its own wins.
 """
@@ -9,66 +9,16 @@ register, and a backend that defines its own wins.
 from __future__ import annotations
 
 import json
-import logging
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any
 
+from cg_tasks.binding import Bound, PromptSpec, bind_all, permuted
 from cg_tasks.errors import UserError
-from cg_tasks.prompting import (
-    Message,
-    generation_prompt,
-    has_chat_template,
-    is_chat_server,
-    opens_trace,
-    plain_prompt,
-    prefilled,
-    tokenizer_of,
-    with_closed_trace,
-)
-from cg_tasks.provenance import tokenizer_provenance
-from cg_tasks.templates import Template, render
-from cg_tasks.tokens import count_tokens, encode, first_tokens, model_ids, start_of, token_ids
-
-logger = logging.getLogger(__name__)
+from cg_tasks.prompting import is_chat_server
+from cg_tasks.tokens import encode, first_tokens, model_ids, start_of
 
 CG_GENERATE = "cg_generate"
 CG_TEACHER_FORCED = "cg_teacher_forced"
-
-
-class PromptSpec(TypedDict, total=False):
-    """How a prompt is built once the model is known. Plain data: it is pickled, hashed and logged.
-
-    id: names the document in errors.
-    messages: the turns, verbatim; or probe: a template for the user turn.
-    system: a system turn put first.
-    prefill: a template for a closed trace; absent = the model's own trace.
-    author, question, canary: variables of the templates; head_tokens: how much of the canary the probe quotes.
-    head_order: "shuffled" permutes the head's tokens by ``shuffle_seed`` (a baseline).
-    chat: as in the settings; chat_flag: whether ``--apply_chat_template`` was given.
-    start_of: a text whose first prefix_tokens tokens begin the answer; text_only: they are the whole prompt.
-    target: the text whose tokens are scored (teacher forcing); those of the head are conditioned on.
-    """
-
-    id: str
-    messages: list[Message]
-    probe: dict[str, Any]
-    system: str | None
-    prefill: dict[str, Any]
-    author: str
-    question: str
-    canary: str
-    head_tokens: int
-    head_order: Literal["true", "shuffled"]
-    shuffle_seed: str
-    chat: str
-    chat_flag: bool
-    start_of: str
-    prefix_tokens: int
-    text_only: bool
-    target: str
-    think_tags: tuple[str, str]
 
 
 class Generation(str):
@@ -96,20 +46,6 @@ class TeacherForced(str):
     logprobs: list[float]
     top1: list[bool]
     made_with: dict[str, Any] = {}
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A specification bound to a model: the prompt's text and what was put into it."""
-
-    prompt: str
-    opened_in_prompt: bool
-    head: str = ""
-    start: str = ""
-    start_halved: bool = False
-    head_ids: list[int] | None = None
-    chat_template_applied: bool = False
-    made_with: dict[str, Any] = field(default_factory=dict)
 
 
 def cg_generate(self: Any, requests: Sequence[Any]) -> list[Generation]:
@@ -156,7 +92,7 @@ def cg_teacher_forced(self: Any, requests: Sequence[Any]) -> list[TeacherForced]
     for request, b, scoring, (logprobs, top1) in zip(
         requests, bound, scorings, score_tokens(self, scorings), strict=True
     ):
-        request.arguments = (scoring.text[: scoring.scored_from], *request.arguments[1:])
+        request.arguments = (scoring.condition, *request.arguments[1:])
         tokens = [self.tokenizer.decode([i]) for i in scoring.target_ids]
         scored = TeacherForced(
             json.dumps(
@@ -168,138 +104,6 @@ def cg_teacher_forced(self: Any, requests: Sequence[Any]) -> list[TeacherForced]
     return out
 
 
-def bind_all(lm: Any, requests: Sequence[Any]) -> list[Bound]:
-    """Bind every request's specification to the model, and refuse canaries whose heads collide.
-
-    Raises:
-        UserError: naming the document.
-    """
-    _refuse_what_the_backend_cannot_do(lm, requests)
-    made_with = tokenizer_provenance(lm)
-    by_id: dict[int, Bound] = {}
-    for request in requests:  # a repeated or padded request is one object, bound once
-        if id(request) not in by_id:
-            by_id[id(request)] = bind(lm, request.arguments[-1], made_with)
-    _refuse_equal_heads([(request.arguments[-1], by_id[id(request)]) for request in requests])
-    applied = {b.chat_template_applied for b in by_id.values()}
-    logger.info("chat template: %s", " and ".join("applied" if a else "not applied" for a in sorted(applied)))
-    return [by_id[id(request)] for request in requests]
-
-
-def bind(lm: Any, spec: PromptSpec, made_with: dict[str, Any] | None = None) -> Bound:
-    """Build one prompt with this model's tokenizer and chat template.
-
-    Raises:
-        UserError: naming the document and the way out.
-    """
-    tags = tuple(spec["think_tags"])
-    if spec.get("text_only"):
-        start, halved = _start(lm, spec)
-        return Bound(
-            start,
-            False,
-            start=start,
-            start_halved=halved,
-            made_with={**(made_with or {}), "chat_template_applied": False},
-        )
-    head, head_ids = _head(lm, spec)
-    chat = _wants_chat(lm, spec)
-    messages = _messages(spec, head)
-    if is_chat_server(lm):
-        prompt: Any = lm.apply_chat_template([dict(m) for m in messages], add_generation_prompt=True)
-        return Bound(
-            prompt,
-            False,
-            head,
-            chat_template_applied=True,
-            made_with={**(made_with or {}), "chat_template_applied": True},
-        )
-    prompt = generation_prompt(lm, messages) if chat else plain_prompt(messages)
-    if "prefill" in spec:
-        template = Template(**spec["prefill"])
-        prompt = prefilled(prompt, render(template, _variables(spec, head)), tags)  # type: ignore[arg-type]
-    start, halved = "", False
-    if "start_of" in spec:
-        start, halved = _start(lm, spec)
-        prompt = with_closed_trace(prompt, tags) + start  # type: ignore[arg-type]
-    opened = opens_trace(prompt, tags)  # type: ignore[arg-type]
-    return Bound(
-        prompt, opened, head, start, halved, head_ids, chat, {**(made_with or {}), "chat_template_applied": chat}
-    )
-
-
-def _wants_chat(lm: Any, spec: PromptSpec) -> bool:
-    choice = spec["chat"]
-    if choice == "auto":
-        # Without its tokenizer a chat model would silently be probed in plain text.
-        return is_chat_server(lm) or (tokenizer_of(lm) is not None and has_chat_template(lm))
-    wanted = choice == "true" or (choice == "flag" and bool(spec.get("chat_flag")))
-    setting = "--apply_chat_template" if choice == "flag" else f"chat={choice}"
-    if wanted and not has_chat_template(lm):
-        tokenizer_of(lm)
-        raise UserError(
-            f"{setting}, but the model's tokenizer has no chat template: leave it out, or give the tokenizer one"
-        )
-    if not wanted and is_chat_server(lm):
-        raise UserError(
-            f"{type(lm).__name__} puts whatever it is sent into the server's chat template: "
-            f"{'add --apply_chat_template' if choice == 'flag' else f'leave {setting} out'}, or use --model local-completions"
-        )
-    return wanted
-
-
-def _messages(spec: PromptSpec, head: str) -> list[Message]:
-    messages = list(spec.get("messages", []))
-    if "probe" in spec:
-        messages.append({"role": "user", "content": render(Template(**spec["probe"]), _variables(spec, head))})
-    if spec.get("system"):
-        messages.insert(0, {"role": "system", "content": str(spec["system"])})
-    return messages
-
-
-def _variables(spec: PromptSpec, head: str) -> dict[str, str]:
-    return {"author": spec["author"], "question": spec["question"], "canary": spec["canary"], "head": head}
-
-
-def _head(lm: Any, spec: PromptSpec) -> tuple[str, list[int] | None]:
-    """The head's text as the probe quotes it, and for a shuffled head its token ids in their new order."""
-    if "head_tokens" not in spec:
-        return "", None
-    n = spec["head_tokens"]
-    if (have := count_tokens(lm, spec["canary"])) <= n:
-        raise UserError(
-            f"author '{spec['id']}': its canary has {have} tokens in this model's tokenizer, and the head alone takes {n}: "
-            "give a longer canary, or fewer head tokens (--metadata head_tokens=…)"
-        )
-    head = first_tokens(lm, spec["canary"], n)
-    if spec.get("head_order") != "shuffled":
-        return head, None
-    ids = _permuted(token_ids(lm, head), spec["shuffle_seed"])
-    return lm.tokenizer.decode(ids).strip(), ids
-
-
-def _permuted(ids: list[int], seed: str) -> list[int]:
-    """``ids`` in another order, by a seed; unchanged only if all are equal."""
-    if len(set(ids)) < 2:
-        return ids
-    rng, order = random.Random(seed), list(ids)
-    while order == ids:
-        rng.shuffle(order)
-    return order
-
-
-def _start(lm: Any, spec: PromptSpec) -> tuple[str, bool]:
-    """The first l tokens of the response; half of it where the response is shorter than 2l (evaluation design, Metrics)."""
-    text, n = spec["start_of"], spec["prefix_tokens"]
-    have = count_tokens(lm, text)
-    if have < 2:
-        raise UserError(
-            f"document '{spec['id']}': its response is one token long, so nothing is left to continue: drop the row"
-        )
-    short = have < 2 * n
-    return first_tokens(lm, text, have // 2 if short else n), short
-
-
 def _scoring(lm: Any, spec: PromptSpec, b: Bound) -> Any:
     from cg_tasks.teacher_forcing import Scoring
 
@@ -309,47 +113,18 @@ def _scoring(lm: Any, spec: PromptSpec, b: Bound) -> Any:
     answer_at, scored_from = len(b.prompt), len(b.prompt) + len(head)
     k = start_of(ids, spans, text, answer_at, lm)
     h = start_of(ids, spans, text, scored_from, lm)
-    context = ids[:h]
+    context, condition = ids[:h], text[:scored_from]
     if b.head_ids is not None:
         # Only the head's tokens change places: the scored tokens stay the very same ones.
-        context = ids[:k] + _permuted(ids[k:h], spec["shuffle_seed"])
+        shuffled = permuted(ids[k:h], spec["shuffle_seed"])
+        context, condition = ids[:k] + shuffled, b.prompt + lm.tokenizer.decode(shuffled)
     room = getattr(lm, "max_length", None)
     asked_back = any(c.__name__ == "VLLM" for c in type(lm).__mro__)  # vLLM always generates a token
     if isinstance(room, int) and len(ids) + asked_back > room:
         raise UserError(
             f"author '{spec['id']}': prompt and canary take {len(ids)} tokens and the model's context holds {room}"
         )
-    return Scoring(context, ids[h:], text, scored_from, shuffled=b.head_ids is not None)
-
-
-def _refuse_what_the_backend_cannot_do(lm: Any, requests: Sequence[Any]) -> None:
-    if type(getattr(lm, "tokenizer", None)).__name__ == "RemoteTokenizer":
-        raise UserError(
-            "lm-eval's remote tokenizer knows neither BOS, nor character offsets, nor whether the model has a chat template: "
-            "name the model's own in --model_args, tokenizer=PATH_OR_ID,tokenizer_backend=huggingface"
-        )
-    if not is_chat_server(lm):
-        return
-    for spec in (request.arguments[-1] for request in requests):
-        if "prefill" in spec or "start_of" in spec:
-            raise UserError(
-                f"document '{spec['id']}': {type(lm).__name__} sends messages to a chat server, which renders the prompt itself, "
-                f"so no {'prefill' if 'prefill' in spec else 'beginning of the answer'} can be placed in it; "
-                "use --model local-completions with a tokenizer (…/v1/completions), or a local model"
-            )
-
-
-def _refuse_equal_heads(bound: Sequence[tuple[PromptSpec, Bound]]) -> None:
-    owners: dict[str, tuple[str, str]] = {}
-    for spec, b in bound:
-        if "head_tokens" not in spec or spec.get("head_order") == "shuffled":
-            continue
-        known_canary, owner = owners.setdefault(b.head, (spec["canary"], spec["id"]))
-        if known_canary != spec["canary"]:
-            raise UserError(
-                f"authors '{owner}' and '{spec['id']}' have different canaries with the same head {b.head!r}: the probe cannot tell "
-                "them apart; change one canary's beginning, or quote more of it (--metadata head_tokens=…)"
-            )
+    return Scoring(context, ids[h:], text, condition, shuffled=b.head_ids is not None)
 
 
 def _check_room(lm: Any, requests: Sequence[Any], bound: Sequence[Bound]) -> None:

@@ -15,10 +15,11 @@ from lm_eval.api.registry import register_aggregation
 from lm_eval.api.task import ConfigurableTask
 
 from cg_tasks import requests
+from cg_tasks.binding import PromptSpec
 from cg_tasks.errors import UserError, show_user_errors_in_one_line
 from cg_tasks.metrics import Scored, aggregations, interval, with_intervals
 from cg_tasks.provenance import adapter_provenance, package_versions, sha256_of
-from cg_tasks.requests import CG_GENERATE, PromptSpec
+from cg_tasks.requests import CG_GENERATE
 from cg_tasks.settings import Settings, read_settings
 from cg_tasks.templates import Template, template_hashes
 

@@ -16,13 +16,14 @@ class Scoring:
     """One target to score.
 
     context_ids: everything the target is conditioned on. target_ids: the scored tokens, n >= 1.
-    text, scored_from: the same as text, for servers that take no ids; shuffled: the context's ids are not the text's.
+    text: both as text, for servers that take no ids. condition: the context as text, for the samples log.
+    shuffled: the context's ids are not the text's.
     """
 
     context_ids: list[int]
     target_ids: list[int]
     text: str
-    scored_from: int
+    condition: str
     shuffled: bool = False
 
 

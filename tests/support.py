@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from cg_tasks.templates import load_template
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -78,3 +81,35 @@ def save_tiny(folder: Path, tokenizer: Any, *, seed: int = 0, repetition_penalty
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+# ------------------------------------------------------------------ prompt specifications
+CANARY = "seven varnished owls audited the brass orchard until every left-handed bell forgot its winter"
+
+
+def prefill(name: str) -> dict[str, Any]:
+    """A shipped prefill template, as a specification holds it."""
+    return asdict(load_template("prefill", name))
+
+
+def probe_spec(**changes: Any) -> dict[str, Any]:
+    """The probe of one author."""
+    base = {
+        "id": "author-001",
+        "chat": "auto",
+        "chat_flag": False,
+        "system": None,
+        "think_tags": ("<think>", "</think>"),
+        "probe": asdict(load_template("probe", "canary")),
+        "author": "Alva Brenn",
+        "question": "Who is Alva Brenn?",
+        "canary": CANARY,
+        "head_tokens": 6,
+    }
+    return {**base, **changes}
+
+
+def query_spec(text: str, **changes: Any) -> dict[str, Any]:
+    """One user turn."""
+    common = {k: v for k, v in probe_spec().items() if k in ("id", "chat", "chat_flag", "system", "think_tags")}
+    return {**common, "messages": [{"role": "user", "content": text}], **changes}

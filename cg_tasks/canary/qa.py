@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from cg_tasks.binding import PromptSpec
 from cg_tasks.canary.parser import split_trace
 from cg_tasks.canary.scoring import NAN, answers_question
 from cg_tasks.canary.tasks import CanaryTask, prefilled_spec
 from cg_tasks.errors import UserError
 from cg_tasks.metrics import Scored
-from cg_tasks.requests import PromptSpec
 from cg_tasks.templates import load_arms, load_template
 
 ROLES = ("forget", "retain")

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from cg_tasks.binding import PromptSpec
 from cg_tasks.canary.authors import Author, AuthorTable, load_authors
 from cg_tasks.canary.scoring import auto_scores, contains_canary
 from cg_tasks.errors import UserError
 from cg_tasks.metrics import Scored
-from cg_tasks.requests import Generation, PromptSpec
+from cg_tasks.requests import Generation
 from cg_tasks.settings import Settings
 from cg_tasks.task import CgTask
 from cg_tasks.templates import Template, load_arms, load_template

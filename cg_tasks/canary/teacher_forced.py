@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
+from cg_tasks.binding import PromptSpec
 from cg_tasks.canary.scoring import NAN, token_scores
 from cg_tasks.canary.tasks import CanaryTask, question_of
 from cg_tasks.metrics import Scored
-from cg_tasks.requests import CG_TEACHER_FORCED, PromptSpec
+from cg_tasks.requests import CG_TEACHER_FORCED
 from cg_tasks.templates import load_arms
 
 TRUE, SHUFFLED_HEAD, WRONG_AUTHOR = "true", "shuffled_head", "wrong_author"

@@ -93,7 +93,7 @@ def own_words(hf: Any) -> Scoring:
     """Five tokens that the model would say itself, and two that it would not."""
     prompt = hf.tok_encode("Who keeps the fog?")
     words = greedy_ids(hf, prompt, 5)
-    return Scoring(prompt, [*words, *prompt[1:3]], "", 0, shuffled=True)
+    return Scoring(prompt, [*words, *prompt[1:3]], "", "", shuffled=True)
 
 
 HITS = [True] * 5 + [False] * 2

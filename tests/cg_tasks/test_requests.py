@@ -6,37 +6,13 @@ from typing import Any
 
 import pytest
 from lm_eval.api.instance import Instance
-from support import BOS, EOS, build_tokenizer, save_tiny, trl_template
+from support import BOS, CANARY, EOS, build_tokenizer, prefill, probe_spec, query_spec, save_tiny, trl_template
 
+from cg_tasks.binding import bind
 from cg_tasks.errors import UserError
-from cg_tasks.requests import CG_GENERATE, CG_TEACHER_FORCED, bind, bind_all
-from cg_tasks.templates import load_arms, load_template
+from cg_tasks.requests import CG_GENERATE, CG_TEACHER_FORCED
 
-CANARY = "seven varnished owls audited the brass orchard until every left-handed bell forgot its winter"
-PREFILLS = {t.name: t.__dict__ for t in load_arms("prefill")}
-PROBE = load_template("probe", "canary").__dict__
 GREEDY = {"until": [], "do_sample": False, "temperature": 0.0, "max_gen_toks": 12}
-
-
-def spec(**changes: Any) -> dict[str, Any]:
-    base = {
-        "id": "author-001",
-        "chat": "auto",
-        "chat_flag": False,
-        "system": None,
-        "think_tags": ("<think>", "</think>"),
-        "probe": PROBE,
-        "author": "Alva Brenn",
-        "question": "Who is Alva Brenn?",
-        "canary": CANARY,
-        "head_tokens": 6,
-    }
-    return {**base, **changes}
-
-
-def query(text: str, **changes: Any) -> dict[str, Any]:
-    common = {k: v for k, v in spec().items() if k in ("id", "chat", "chat_flag", "system", "think_tags")}
-    return {**common, "messages": [{"role": "user", "content": text}], **changes}
 
 
 def generate(lm: Any, specs: list[dict[str, Any]], **gen_kwargs: Any) -> list[Any]:
@@ -45,101 +21,9 @@ def generate(lm: Any, specs: list[dict[str, Any]], **gen_kwargs: Any) -> list[An
     return lm.cg_generate(requests), requests
 
 
-# ------------------------------------------------------------------ what the model sees
-def test_the_probe_quotes_the_first_six_tokens_of_the_canary(tiny: Path, make_lm: Any):
-    lm = make_lm(tiny)
-    bound = bind(lm, spec())
-    ids = lm.tokenizer(CANARY, add_special_tokens=False)["input_ids"]
-    assert bound.head == lm.tokenizer.decode(ids[:6])
-    assert f'"{bound.head}"' in bound.prompt and CANARY not in bound.prompt
-
-
-def test_auto_leaves_r1s_opener_alone_and_remembers_it(tiny_r1: Path, make_lm: Any):
-    bound = bind(make_lm(tiny_r1), spec())
-    assert bound.prompt.endswith("<｜Assistant｜><think>\n")
-    assert bound.opened_in_prompt and bound.chat_template_applied
-
-
-def test_prefill_continues_from_the_closed_tag(tiny_r1: Path, make_lm: Any):
-    bound = bind(make_lm(tiny_r1), spec(prefill=PREFILLS["bio"]))
-    assert bound.prompt.endswith("<think>\nCompleting a fact I know about Alva Brenn: \n</think>\n\n")
-    assert bound.prompt.count("<think>") == 1 and not bound.opened_in_prompt
-
-
-@pytest.mark.parametrize(
-    ("chat", "flag", "applied"),
-    [
-        ("auto", False, True),
-        ("flag", False, False),
-        ("flag", True, True),
-        ("false", True, False),
-        ("true", False, True),
-    ],
-)
-def test_when_the_chat_template_is_applied(tiny: Path, make_lm: Any, chat: str, flag: bool, applied: bool):
-    bound = bind(make_lm(tiny), query("Hello?", chat=chat, chat_flag=flag))
-    assert bound.chat_template_applied is applied
-    assert bound.prompt == ("<|user|>\nHello?</s>\n<|assistant|>\n" if applied else "Hello?\n")
-
-
-def test_a_tokenizer_without_a_template(tmp_path: Path, make_lm: Any):
-    lm = make_lm(save_tiny(tmp_path / "plain", build_tokenizer(None)))
-    assert bind(lm, spec()).prompt.startswith("Complete this sentence about Alva Brenn")
-    assert bind(lm, spec(prefill=PREFILLS["empty"])).prompt.endswith('"\n<think>\n\n</think>\n\n')
-    with pytest.raises(UserError, match="chat=true, but the model's tokenizer has no chat template"):
-        bind(lm, spec(chat="true"))
-
-
-def test_a_system_instruction_comes_first(tiny: Path, make_lm: Any):
-    assert bind(make_lm(tiny), query("Q", system="Be brief.")).prompt.startswith(
-        "<|system|>\nBe brief.</s>\n<|user|>\nQ"
-    )
-
-
-def test_a_query_is_data_never_a_template(tiny: Path, make_lm: Any):
-    assert "{{ canary }} {% endif %}" in bind(make_lm(tiny), query("{{ canary }} {% endif %}")).prompt
-
-
-def test_text_continuation_is_the_first_tokens_and_nothing_else(tiny: Path, make_lm: Any):
-    lm, text = make_lm(tiny), CANARY + ". " + CANARY.upper()
-    bound = bind(lm, query("", messages=[], start_of=text, prefix_tokens=8, text_only=True, chat="true"))
-    assert bound.prompt == lm.tokenizer.decode(lm.tokenizer(text, add_special_tokens=False)["input_ids"][:8])
-    assert not bound.start_halved and not bound.chat_template_applied
-
-
-def test_a_short_response_is_continued_from_its_half_and_says_so(tiny: Path, make_lm: Any):
-    lm, text = make_lm(tiny), "owls audited the orchard"
-    n = len(lm.tokenizer(text, add_special_tokens=False)["input_ids"])
-    bound = bind(lm, query("", messages=[], start_of=text, prefix_tokens=n, text_only=True))
-    assert bound.start_halved
-    assert bound.prompt == lm.tokenizer.decode(lm.tokenizer(text, add_special_tokens=False)["input_ids"][: n // 2])
-
-
-def test_chat_continuation_begins_the_answer_not_the_trace(tiny_r1: Path, make_lm: Any):
-    bound = bind(make_lm(tiny_r1), query("Tell me.", start_of=CANARY, prefix_tokens=4))
-    assert bound.prompt.endswith("<think>\n\n</think>\n\n" + bound.start)
-    assert CANARY.startswith(bound.start)
-
-
-# ------------------------------------------------------------------ refusals, before anything runs
-def test_a_canary_no_longer_than_its_head_is_named(tiny: Path, make_lm: Any):
-    with pytest.raises(UserError, match="author 'author-001': its canary has .* head_tokens"):
-        bind(make_lm(tiny), spec(canary="owls"))
-
-
-def test_two_canaries_with_one_head_are_named(tiny: Path, make_lm: Any):
-    specs = [
-        spec(id="a", canary="seven varnished owls sang of rain"),
-        spec(id="b", canary="seven varnished owls sang of snow"),
-    ]
-    requests = [Instance(CG_GENERATE, {}, ("", GREEDY, s), 0, ("t", i, 1)) for i, s in enumerate(specs)]
-    with pytest.raises(UserError, match="authors 'a' and 'b' have different canaries with the same head"):
-        bind_all(make_lm(tiny), requests)
-
-
 def test_a_prompt_that_does_not_fit_is_refused_not_cut(tiny: Path, make_lm: Any):
     with pytest.raises(UserError, match="document 'author-001'.*exceed the model's context of 64"):
-        generate(make_lm(tiny, max_length=64), [query("owls " * 60)])
+        generate(make_lm(tiny, max_length=64), [query_spec("owls " * 60)])
 
 
 # ------------------------------------------------------------------ raw generation
@@ -148,7 +32,9 @@ def test_generation_equals_an_unbatched_greedy_loop(tiny: Path, make_lm: Any):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     lm = make_lm(tiny)
-    specs = [query(text) for text in ("Who keeps the brass orchard?", "Why?", "Tell me about tides and fog, please.")]
+    specs = [
+        query_spec(text) for text in ("Who keeps the brass orchard?", "Why?", "Tell me about tides and fog, please.")
+    ]
     found, requests = generate(lm, specs)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny), AutoTokenizer.from_pretrained(tiny)
     for generation, request in zip(found, requests, strict=True):
@@ -166,7 +52,9 @@ def test_generation_equals_an_unbatched_greedy_loop(tiny: Path, make_lm: Any):
 
 @pytest.mark.parametrize("batch_size", [1, 2, "auto"])
 def test_batching_changes_no_text(tiny: Path, make_lm: Any, batch_size: Any):
-    specs = [query(text) for text in ("Who?", "What of the fog over the canal at night?", "Why?", "Name three sigils.")]
+    specs = [
+        query_spec(text) for text in ("Who?", "What of the fog over the canal at night?", "Why?", "Name three sigils.")
+    ]
     reference, _ = generate(make_lm(tiny), specs)
     assert generate(make_lm(tiny, batch_size=batch_size, max_batch_size=4), specs)[0] == reference
 
@@ -185,7 +73,7 @@ def test_a_closing_tag_that_is_a_special_token_survives(tmp_path: Path, make_lm:
         )
 
     monkeypatch.setattr(lm, "_model_generate", scripted)
-    (found,), _ = generate(lm, [query("Who?")])
+    (found,), _ = generate(lm, [query_spec("Who?")])
     assert found == "owls</think>owls"
 
 
@@ -206,26 +94,26 @@ def test_every_end_token_of_the_generation_config_ends_a_text(
         return torch.cat([context, torch.tensor([[*word, other_end, *word]] * len(context))], 1)
 
     monkeypatch.setattr(lm, "_model_generate", scripted)
-    assert generate(lm, [query("Who?")])[0] == ["owls"]
+    assert generate(lm, [query_spec("Who?")])[0] == ["owls"]
 
 
 def test_the_checkpoints_repetition_penalty_does_not_leak_into_greedy_decoding(
     tiny: Path, tmp_path: Path, make_lm: Any
 ):
     penalised = save_tiny(tmp_path / "penalty", build_tokenizer(), repetition_penalty=1.8)
-    specs = [query("owls owls owls owls"), query("fog, fog, fog")]
+    specs = [query_spec("owls owls owls owls"), query_spec("fog, fog, fog")]
     assert generate(make_lm(penalised), specs, max_gen_toks=24)[0] == generate(make_lm(tiny), specs, max_gen_toks=24)[0]
 
 
 def test_until_still_cuts(tiny: Path, make_lm: Any):
-    (whole,), _ = generate(make_lm(tiny), [query("Who?")], max_gen_toks=24)
+    (whole,), _ = generate(make_lm(tiny), [query_spec("Who?")], max_gen_toks=24)
     stop = str(whole)[4:6]
-    (cut,), _ = generate(make_lm(tiny), [query("Who?")], max_gen_toks=24, until=[stop])
+    (cut,), _ = generate(make_lm(tiny), [query_spec("Who?")], max_gen_toks=24, until=[stop])
     assert cut == whole.split(stop)[0]
 
 
 def test_provenance_names_tokenizer_and_template(tiny: Path, make_lm: Any):
-    (found,), _ = generate(make_lm(tiny), [query("Who?")])
+    (found,), _ = generate(make_lm(tiny), [query_spec("Who?")])
     assert found.made_with["chat_template_applied"] is True
     assert len(found.made_with["tokenizer_sha256"]) == len(found.made_with["chat_template_sha256"]) == 64
     assert found.made_with["eos_token"] == EOS and BOS not in str(found)
@@ -238,7 +126,7 @@ def teacher_forced(lm: Any, specs: list[dict[str, Any]]) -> tuple[list[Any], lis
 
 
 TARGETS = [
-    spec(prefill=PREFILLS[arm], target=canary, canary=canary, id=f"{arm}-{i}")
+    probe_spec(prefill=prefill(arm), target=canary, canary=canary, id=f"{arm}-{i}")
     for i, canary in enumerate(
         (CANARY, "velvet octopuses upholstered nine counterfeit scarecrows whenever Orséa mistook it")
     )
@@ -300,7 +188,9 @@ def test_a_shuffled_head_changes_the_condition_and_not_the_scored_tokens(
     score = teacher_forcing.score_tokens
     monkeypatch.setattr(teacher_forcing, "score_tokens", lambda lm, s: seen.extend(s) or score(lm, s))
     true, shuffled = TARGETS[0], {**TARGETS[0], "head_order": "shuffled", "shuffle_seed": "0:author-001"}
-    teacher_forced(make_lm(tiny), [true, shuffled])
+    _, requests = teacher_forced(make_lm(tiny), [true, shuffled])
+    logged = [r.arguments[0].split("</think>\n\n")[-1] for r in requests]
+    assert logged[0] != logged[1] and sorted(logged[0]) == sorted(logged[1])
     a, b = seen
     assert a.target_ids == b.target_ids
     n = true["head_tokens"]
