@@ -89,6 +89,8 @@ def bind_all(lm: Any, requests: Sequence[Any]) -> list[Bound]:
             by_id[id(request)] = bind(lm, request.arguments[-1], made_with)
     _refuse_equal_heads([(request.arguments[-1], by_id[id(request)]) for request in requests])
     applied = {b.chat_template_applied for b in by_id.values()}
+    if True in applied and made_with.get("chat_template_prints_date"):
+        logger.warning("the chat template prints today's date: the same run gives other prompts on another day")
     logger.info("chat template: %s", " and ".join("applied" if a else "not applied" for a in sorted(applied)))
     return [by_id[id(request)] for request in requests]
 

@@ -120,6 +120,7 @@ class CgTask(ConfigurableTask):
         return ""  # the text is built later, by the model's own tokenizer
 
     def build_all_requests(self, **kwargs: Any) -> None:  # type: ignore[override]
+        check_generation_kwargs(self.config.generation_kwargs or {})
         self._chat_flag = bool(kwargs.get("apply_chat_template"))
         self._system = kwargs.get("system_instruction")
         # lm-eval's request cache is keyed by task and rank only; data, settings, samples and generation must be in it.
@@ -230,3 +231,16 @@ def expand_arms(metric_list: Sequence[Mapping[str, Any]], arms: Sequence[str], t
         names = [entry["metric"].replace(ARM, arm) for arm in arms] if ARM in entry["metric"] else [entry["metric"]]
         out += [{**entry, "metric": name} for name in names]
     return out
+
+
+def check_generation_kwargs(kwargs: Mapping[str, Any]) -> None:
+    """Refuse what lm-eval would let pass without effect.
+
+    Raises:
+        UserError: another name for ``max_gen_toks`` (the YAML's value would win), or a length that is not positive.
+    """
+    if other := [k for k in ("max_new_tokens", "max_tokens", "max_completion_tokens", "max_length") if k in kwargs]:
+        raise UserError(f"--gen_kwargs {other[0]}=… would be ignored beside the task's own length: use max_gen_toks=…")
+    length = kwargs.get("max_gen_toks", 1)
+    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        raise UserError(f"--gen_kwargs max_gen_toks is {length!r}: it must be a positive whole number")

@@ -50,6 +50,15 @@ def test_when_the_chat_template_is_applied(tiny: Path, make_lm: Any, chat: str, 
     assert bound.prompt == ("<|user|>\nHello?</s>\n<|assistant|>\n" if applied else "Hello?\n")
 
 
+def test_a_template_that_prints_the_date_is_warned_about(
+    tmp_path: Path, make_lm: Any, caplog: pytest.LogCaptureFixture
+):
+    dated = "{{ strftime_now('%d %b %Y') }}" + "{% for m in messages %}{{ m.content }}{% endfor %}"
+    lm = make_lm(save_tiny(tmp_path / "dated", build_tokenizer(dated)))
+    bind_all(lm, [Instance(CG_GENERATE, {}, ("", {}, probe_spec()), 0, ("t", 0, 1))])
+    assert "today's date" in caplog.text
+
+
 def test_a_tokenizer_without_a_template(tmp_path: Path, make_lm: Any):
     lm = make_lm(save_tiny(tmp_path / "plain", build_tokenizer(None)))
     assert bind(lm, probe_spec()).prompt.startswith("Complete this sentence about Alva Brenn")

@@ -272,6 +272,14 @@ def test_gen_kwargs_reach_the_model(tiny: Path, make_lm: Any, evaluate: Any, mon
     assert new_tokens == [1, 9]
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "says"), [({"max_new_tokens": 3}, "use max_gen_toks"), ({"max_gen_toks": 0}, "positive")]
+)
+def test_gen_kwargs_that_would_do_nothing_are_refused(tiny: Path, make_lm: Any, evaluate: Any, kwargs: dict, says: str):
+    with pytest.raises(UserError, match=says):
+        evaluate(make_lm(tiny), "conceptguard_harmqa", MINI, limit=1, gen_kwargs=kwargs)
+
+
 def test_the_request_cache_never_hands_one_model_anothers_prompts(
     tiny: Path, tmp_path: Path, make_lm: Any, evaluate: Any, monkeypatch: pytest.MonkeyPatch
 ):
