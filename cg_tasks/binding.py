@@ -113,7 +113,7 @@ def bind(lm: Any, spec: PromptSpec, made_with: dict[str, Any] | None = None) -> 
         return _bound(made_with, prompt=sent, head=head, chat_template_applied=True)
     prompt = generation_prompt(lm, messages) if chat else plain_prompt(messages)
     if "prefill" in spec:
-        prompt = prefilled(prompt, render(Template(**spec["prefill"]), _variables(spec, head)), tags)
+        prompt = prefilled(prompt, _trace(spec, head), tags)
     start, halved = "", False
     if "start_of" in spec:
         start, halved = _start(lm, spec)
@@ -164,8 +164,19 @@ def _messages(spec: PromptSpec, head: str) -> list[Message]:
     return messages
 
 
+def _trace(spec: PromptSpec, head: str) -> str:
+    template = Template(**spec["prefill"])
+    trace = render(template, _variables(spec, head))
+    if tag := next((t for t in spec["think_tags"] if t in trace), None):
+        raise UserError(
+            f"{template.path}: the trace it renders holds {tag!r}, which would end or reopen it: leave the tags out"
+        )
+    return trace
+
+
 def _variables(spec: PromptSpec, head: str) -> dict[str, str]:
-    return {"author": spec["author"], "question": spec["question"], "canary": spec["canary"], "head": head}
+    quoted = {"head": head} if "head_tokens" in spec else {}  # a QA probe quotes none: better an error than ""
+    return {"author": spec["author"], "question": spec["question"], "canary": spec["canary"], **quoted}
 
 
 def _head(lm: Any, spec: PromptSpec) -> tuple[str, list[int] | None]:
@@ -179,6 +190,11 @@ def _head(lm: Any, spec: PromptSpec) -> tuple[str, list[int] | None]:
             "give a longer canary, or fewer head tokens (--metadata head_tokens=…)"
         )
     head = first_tokens(lm, spec["canary"], n)
+    if not spec["canary"][len(head) :].strip():  # white space, or the head ended inside the last character
+        raise UserError(
+            f"author '{spec['id']}': nothing follows the head of {n} tokens in its canary: "
+            "give a longer canary, or fewer head tokens (--metadata head_tokens=…)"
+        )
     if spec.get("head_order") != "shuffled":
         return head, None
     ids = permuted(token_ids(lm, head), spec["shuffle_seed"])
@@ -204,7 +220,12 @@ def _start(lm: Any, spec: PromptSpec) -> tuple[str, bool]:
             f"document '{spec['id']}': its response is one token long, so nothing is left to continue: drop the row"
         )
     short = have < 2 * n
-    return first_tokens(lm, text, have // 2 if short else n), short
+    start = first_tokens(lm, text, have // 2 if short else n)
+    if not text[len(start) :].strip():
+        raise UserError(
+            f"document '{spec['id']}': its response has nothing after its first tokens, so nothing is left to continue: drop the row"
+        )
+    return start, short
 
 
 def _refuse_what_the_backend_cannot_do(lm: Any, requests: Sequence[Any]) -> None:

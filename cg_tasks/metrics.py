@@ -58,11 +58,19 @@ def interval(values: Sequence[Any], *, seed: int = 0, geometric: bool = False) -
     )
     if not geometric:
         return result
-    mean = math.exp(result.mean)
+    mean = exp_or_inf(result.mean)
     # Delta method for the standard error; the bounds of a monotone transform are the transformed bounds.
     return Interval(
-        mean, mean * result.se, math.exp(result.lo), math.exp(result.hi), result.n_clusters, result.n_values
+        mean, mean * result.se, exp_or_inf(result.lo), exp_or_inf(result.hi), result.n_clusters, result.n_values
     )
+
+
+def exp_or_inf(x: float) -> float:
+    """``math.exp``, infinite where the result is too large for a float."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
 
 
 def _part(values: Sequence[Any], *, part: str, seed: int, geometric: bool) -> float:

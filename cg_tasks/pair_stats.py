@@ -28,8 +28,9 @@ __all__ = ["Problem", "check_pairs", "format_stats", "pair_stats", "subset_forge
 def check_pairs(table: PairTable, *, overlap_ceiling: float = 0.5) -> list[Problem]:
     """What is wrong between and within readable pairs; ids and fields only, never a text.
 
-    Errors: the same query or response twice; a response that is its own counterpart; a query whose ROUGE-L F1 with
-    its response is above `overlap_ceiling` (queries are written without lexical overlap: ConceptGuard, appendix A.4).
+    Errors: the same query or response twice; a response that is its own counterpart; one in which ROUGE sees no word;
+    a query whose ROUGE-L F1 with its response is above `overlap_ceiling` (queries are written without lexical overlap:
+    ConceptGuard, appendix A.4).
     Warnings: white space around a field; a concept with one pair only.
 
     Raises:
@@ -39,6 +40,7 @@ def check_pairs(table: PairTable, *, overlap_ceiling: float = 0.5) -> list[Probl
         raise UserError(f"the overlap ceiling is {overlap_ceiling}: it must be between 0 and 1")
     return [
         *_same_texts(table.pairs),
+        *_wordless(table.pairs),
         *_overlaps(table.pairs, overlap_ceiling),
         *_white_space(table.pairs),
         *_lone_concepts(table.pairs),
@@ -62,6 +64,16 @@ def _same_texts(pairs: Sequence[Pair]) -> Iterable[Problem]:
                     message = (
                         f"pair {short(pair.pair_id)}: {name} is the same as {other_name} of pair {short(other_id)}"
                     )
+                yield Problem(message, pair_id=pair.pair_id, field=name)
+
+
+def _wordless(pairs: Sequence[Pair]) -> Iterable[Problem]:
+    from cg_tasks.rouge import has_words
+
+    for pair in pairs:
+        for name in (f"{intent}_response" for intent in INTENTS):
+            if not has_words(getattr(pair, name)):
+                message = f"pair {short(pair.pair_id)}: {name} has no word of a-z or 0-9, so ROUGE cannot score it"
                 yield Problem(message, pair_id=pair.pair_id, field=name)
 
 

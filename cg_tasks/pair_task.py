@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from cg_tasks.errors import UserError
 from cg_tasks.metrics import Scored
 from cg_tasks.pairs import PairTable, interleave, load_pairs
 from cg_tasks.requests import Generation
-from cg_tasks.rouge import rouge_l
+from cg_tasks.rouge import has_words, rouge_l
 from cg_tasks.settings import Settings
 from cg_tasks.task import CgTask
 
@@ -18,16 +19,16 @@ INTENTS = ("harmful", "benign")
 
 
 class PairTask(CgTask):
-    """Documents of one ``intent`` (the YAML's ``metadata: intent:``), concepts interleaved so that ``--limit`` is fair.
+    """Documents of one intent (the YAML's ``test_split``), concepts interleaved so that ``--limit`` is fair.
 
     A document: ``{"id": "mini-001", "concept": "sigil craft", "intent": "harmful", "query": "…", "target": "…", "prompt": ""}``.
     """
 
     def prepare(self) -> None:
-        intent = self.own_metadata.get("intent")
+        # The YAML's split, which --metadata cannot change: a harmful task must not become a benign one under its name.
+        self.intent = intent = self.split
         if intent not in INTENTS:
-            raise UserError(f"metadata 'intent' is {intent!r}: it must be one of {', '.join(INTENTS)}")
-        self.intent = str(intent)
+            raise UserError(f"test_split is {intent!r} in the task's YAML: it must be one of {', '.join(INTENTS)}")
         self.table: PairTable = load_pairs(self.settings.dataset, self.settings.columns)
         # Equations 1-3 run over D_f and Q_f: a pair taken out of the forget set (`data subset`) is in neither.
         self.members = tuple(p for p in self.table.pairs if p.in_forget or intent == "benign")
@@ -61,8 +62,12 @@ class PairTask(CgTask):
     def rouge_scores(self, doc: Mapping[str, Any], generation: Generation, reference: str) -> dict[str, Scored]:
         """ROUGE-L F1 and recall of a generation, its trace taken off first, and whether one was."""
         text, stripped = scored_text(generation, self.settings)
-        rouge = rouge_l(reference, text)
-        values = {"rougeL": rouge.f1, "rougeL_recall": rouge.recall, "trace_stripped": float(stripped)}
+        if has_words(reference):
+            rouge = rouge_l(reference, text)
+            values = {"rougeL": rouge.f1, "rougeL_recall": rouge.recall}
+        else:  # ROUGE reads a-z and 0-9 only: a reference in another script is no 0, which would read as forgotten
+            values = {"rougeL": math.nan, "rougeL_recall": math.nan}
+        values["trace_stripped"] = float(stripped)
         return {metric: Scored(value, doc["id"]) for metric, value in values.items()}
 
 

@@ -9,6 +9,7 @@ register, and a backend that defines its own wins.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,6 +93,11 @@ def cg_teacher_forced(self: Any, requests: Sequence[Any]) -> list[TeacherForced]
     for request, b, scoring, (logprobs, top1) in zip(
         requests, bound, scorings, score_tokens(self, scorings), strict=True
     ):
+        if any(map(math.isnan, logprobs)):
+            raise UserError(
+                f"author '{request.arguments[-1]['id']}': the model's log-probabilities are not numbers (NaN), which must not count "
+                "as a miss: its precision overflows, or its weights are broken (try dtype=bfloat16 or float32 in --model_args)"
+            )
         request.arguments = (scoring.condition, *request.arguments[1:])
         tokens = [self.tokenizer.decode([i]) for i in scoring.target_ids]
         scored = TeacherForced(

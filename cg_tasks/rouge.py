@@ -41,6 +41,11 @@ def rouge_l(reference: str, candidate: str) -> RougeL:
     return RougeL(precision, recall, 2 * precision * recall / (precision + recall))
 
 
+def has_words(text: str) -> bool:
+    """Whether ROUGE sees anything in a text: no word of a script other than a-z and 0-9 counts."""
+    return bool(_words(text))
+
+
 def _words(text: str) -> list[str]:
     """Maximal runs of a-z and 0-9 in the lower-cased text; every other character, accented letters too, separates."""
     return text.lower().encode("ascii", "replace").translate(_ALPHANUMERIC_OR_SPACE).decode("ascii").split()

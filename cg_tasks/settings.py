@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -26,6 +27,17 @@ _LOOKALIKE_MODEL_ARGS = frozenset({"prefix_token_id", "custom_prefix_token_id"})
 _SECRETS = frozenset(
     {"token", "hf_token", "hub_token", "use_auth_token", "auth_token", "api_key", "password", "secret"}
 )
+_SECRET_ENDINGS = (
+    "api_key",
+    "apikey",
+    "access_token",
+    "auth_token",
+    "hub_token",
+    "secret_key",
+    "authorization",
+    "cookie",
+)
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -100,7 +112,14 @@ def read_settings(metadata: Mapping[str, Any] | None) -> Settings:
 
 
 def _refuse_secret(key: str, value: Any) -> None:
-    if key.lower() in _SECRETS and isinstance(value, str) and value.lower() not in (*_TRUE, *_FALSE, "none", ""):
+    if isinstance(value, Mapping):  # header={"Authorization": …}, model_kwargs={"token": …}
+        for inner, part in value.items():
+            _refuse_secret(str(inner), part)
+        return
+    if not isinstance(value, str) or value.lower() in (*_TRUE, *_FALSE, "none", ""):
+        return
+    name = key.lower().replace("-", "_")
+    if name in _SECRETS or name.endswith(_SECRET_ENDINGS) or _PASSWORD_IN_URL.search(value):
         raise UserError(
             f"'{key}' holds a secret, and lm-eval writes model arguments and metadata into every results file: "
             "remove it and set it in the environment instead (HF_TOKEN for the Hub, OPENAI_API_KEY for a server)"

@@ -26,6 +26,19 @@ from cg_tasks.templates import Template, template_hashes
 logger = logging.getLogger(__name__)
 
 ARM = "<arm>"
+# What lm-eval's tasks take from a YAML and these, which build prompts and scores themselves, would pass over in silence.
+_WITHOUT_EFFECT = (
+    "dataset_path",
+    "dataset_name",
+    "custom_dataset",
+    "doc_to_text",
+    "doc_to_target",
+    "doc_to_choice",
+    "description",
+    "gen_prefix",
+    "process_results",
+    "filter_list",
+)
 
 requests.install()
 
@@ -67,8 +80,10 @@ class CgTask(ConfigurableTask):
         show_user_errors_in_one_line()
         config = dict(config or {})
         config.pop("class", None)  # lm-eval leaves it in, and its TaskConfig refuses it
-        config.setdefault("process_results", scored_by_the_task)
+        refuse_keys_without_effect(config)
+        config["process_results"] = scored_by_the_task
         self.settings: Settings = read_settings(config.get("metadata"))
+        self.split = str(config.get("test_split") or "test")
         self.own_metadata: dict[str, Any] = dict(config.get("metadata") or {})
         self.templates: list[Template] = []
         self.arms: tuple[str, ...] = ()
@@ -108,7 +123,7 @@ class CgTask(ConfigurableTask):
 
     # ------------------------------------------------------------ what lm-eval calls
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        self.dataset = {"test": datasets.Dataset.from_list(self.documents())}
+        self.dataset = {self.split: datasets.Dataset.from_list(self.documents())}
 
     def doc_to_text(self, doc: Mapping[str, Any], *args: Any, **kwargs: Any) -> str:  # type: ignore[override]
         return str(doc["query"])
@@ -231,6 +246,22 @@ def expand_arms(metric_list: Sequence[Mapping[str, Any]], arms: Sequence[str], t
         names = [entry["metric"].replace(ARM, arm) for arm in arms] if ARM in entry["metric"] else [entry["metric"]]
         out += [{**entry, "metric": name} for name in names]
     return out
+
+
+def refuse_keys_without_effect(config: Mapping[str, Any]) -> None:
+    """Refuse a YAML's key that would not change what is measured.
+
+    Raises:
+        UserError: one of lm-eval's keys that this project replaces, or few-shot examples.
+    """
+    given = [key for key in _WITHOUT_EFFECT if config.get(key) not in (None, "", scored_by_the_task)]
+    if config.get("num_fewshot"):
+        given.append("num_fewshot")
+    if given:
+        raise UserError(
+            f"task {config.get('task')}: '{given[0]}' in its YAML has no effect on this task: leave it out "
+            "(data come from --metadata, words from templates; there are no few-shot examples)"
+        )
 
 
 def check_generation_kwargs(kwargs: Mapping[str, Any]) -> None:

@@ -29,7 +29,10 @@ VARIABLES: dict[str, tuple[str, ...]] = {
 CANARY_MARK = "[canary]"
 _ARM_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _RESERVED_ARMS = frozenset({"auto", "forget", "retain", "trace_fallback"})
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*\n", re.DOTALL | re.MULTILINE)
+# `out_acc_<arm>` of such an arm would be the standard error, a bound or a baseline of another metric.
+_RESERVED_ENDINGS = ("stderr", "ci_lo", "ci_hi", "shuffled_head", "wrong_author")
+_PROBES = ("canary", "question")
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _FRONT_MATTER_KEYS = {"uses_canary": bool}
 
 _environment = SandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
@@ -75,6 +78,11 @@ def load_arms(kind: Literal["prefill", "qa_prefill"], user_dir: str | None = Non
                 f"{template.path}: '{template.name}' cannot name an arm: rename the file to lower-case letters, digits and _, "
                 f"starting with a letter, and none of {', '.join(sorted(_RESERVED_ARMS))}"
             )
+        if template.name.endswith(_RESERVED_ENDINGS):
+            raise UserError(
+                f"{template.path}: '{template.name}' cannot name an arm: its metrics would be taken for another's "
+                f"(no name may end in {', '.join(_RESERVED_ENDINGS)}): rename the file"
+            )
     return tuple(arms[name] for name in sorted(arms))
 
 
@@ -96,12 +104,20 @@ def read_template(kind: str, path: Path) -> Template:
     Raises:
         UserError: naming the file, the line, and the variable or the front-matter key.
     """
-    raw = path.read_bytes()
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or type(error).__name__}") from None
     try:
         text = raw.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}: save the template as UTF-8") from None
     body, first_line, uses_canary = _split_front_matter(text, path)
+    if kind == "probe" and uses_canary:
+        raise UserError(
+            f"{path}: a probe is every arm's, so none of them could be told from one that was shown the canary: "
+            "show it in an arm of its own (prefill/NAME.j2)"
+        )
     template = Template(kind, path.stem, str(path), body, first_line, hashlib.sha256(raw).hexdigest(), uses_canary)
     _check_variables(template)
     return template
@@ -134,12 +150,30 @@ def _folders(kind: str, user_dir: str | None) -> list[Path]:
     folders = [templates_dir() / kind]
     if user_dir:
         root = Path(user_dir)
-        if stray := sorted(root.glob("*.j2")):
-            raise UserError(
-                f"{stray[0]}: put it into a subfolder that says what it is: {root}/prefill, {root}/qa_prefill or {root}/probe"
-            )
+        _refuse_what_is_never_read(root)
         folders.append(root / kind)
     return folders
+
+
+def _refuse_what_is_never_read(root: Path) -> None:
+    """A template in the wrong place, or under the wrong name, would silently leave the shipped ones in force."""
+    nested = sorted(root.glob("*/*.j2"))
+    if stray := sorted(root.glob("*.j2")) + [path for path in nested if path.parent.name not in VARIABLES]:
+        raise UserError(
+            f"{stray[0]}: put it into a subfolder that says what it is: {root}/prefill, {root}/qa_prefill or {root}/probe"
+        )
+    for path in nested:
+        if path.parent.name == "probe" and path.stem not in _PROBES:
+            raise UserError(
+                f"{path}: no task has such a probe: name it {' or '.join(f'{name}.j2' for name in _PROBES)}"
+            )
+    strange = [
+        p for kind in VARIABLES for p in sorted((root / kind).glob("*")) if p.suffix in (".jinja", ".jinja2", ".txt")
+    ]
+    if strange:
+        raise UserError(f"{strange[0]}: only *.j2 files are read: rename it to {strange[0].stem}.j2, or take it away")
+    if not nested:
+        raise UserError(f"{root}: holds no template: put NAME.j2 files into prefill/, qa_prefill/ or probe/")
 
 
 def _read_folder(kind: str, folder: Path) -> list[Template]:

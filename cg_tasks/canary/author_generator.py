@@ -23,7 +23,7 @@ from cg_tasks.canary.author_sentences import (
     FIFTH_FACTS,
     QUESTIONS,
 )
-from cg_tasks.canary.authors import QA, Author
+from cg_tasks.canary.records import QA, Author
 from cg_tasks.errors import UserError
 
 CANARY_WORDS = range(12, 21)

@@ -12,50 +12,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from cg_tasks.canary.parser import whitespace_normalised
+from cg_tasks.canary.records import QA, Author, AuthorTable, Role
 from cg_tasks.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 FICTIONAL = "fictional"
-Role = Literal["forget", "retain"]
 
 _REQUIRED = ("id", "subject", "canary")
 _FIELDS = (*_REQUIRED, "question", "bio", "qa", "role")
 _EXAMPLE = "`conceptguard data authors > mine.jsonl` writes an example"
 _BOM = b"\xef\xbb\xbf"
-
-
-@dataclass(frozen=True)
-class QA:
-    """A short question about an author, and its answer."""
-
-    question: str
-    answer: str
-
-
-@dataclass(frozen=True)
-class Author:
-    """One audited author. ``subject`` is the name; ``question`` is None and ``bio`` empty where the file gives none."""
-
-    id: str
-    subject: str
-    question: str | None
-    canary: str
-    bio: str
-    qa: tuple[QA, ...]
-    role: Role
-
-
-@dataclass(frozen=True)
-class AuthorTable:
-    """Authors in file order. ``name`` is what the user asked for, ``sha256`` is of the content, whatever its layout."""
-
-    name: str
-    authors: tuple[Author, ...]
-    sha256: str
 
 
 def load_authors(canaries: str | os.PathLike[str] = FICTIONAL) -> AuthorTable:

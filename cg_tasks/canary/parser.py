@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -79,6 +80,8 @@ def parse_tags(value: Any) -> tuple[str, str]:
     if value is None:
         return THINK_TAGS
     parts: Sequence[Any]
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = _json_or_text(value)  # `conceptguard tasks check` hands the list over as text
     if isinstance(value, str):
         parts = value.split(",") if "," in value else value.split()
     elif isinstance(value, Sequence):
@@ -88,6 +91,13 @@ def parse_tags(value: Any) -> tuple[str, str]:
     if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
         raise UserError(f"thinking tags are {value!r}: they must be an opening and a closing tag; {_TAGS_WAY_OUT}")
     return _checked_tags((parts[0].strip(), parts[1].strip()))
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 def whitespace_normalised(text: str) -> str:

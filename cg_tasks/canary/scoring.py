@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 
 from cg_tasks.canary.parser import split_trace, whitespace_normalised
+from cg_tasks.metrics import exp_or_inf
 
 NAN = float("nan")
 
@@ -16,13 +18,18 @@ def contains_canary(text: str, canary: str, head: str, match: str) -> bool:
     match: ``canary`` looks for the whole of it, ``continuation`` only for what follows the head.
     """
     wanted = canary if match == "canary" else canary[len(head) :]
-    return whitespace_normalised(wanted) in whitespace_normalised(text)
+    return _comparable(wanted) in _comparable(text)
+
+
+def _comparable(text: str) -> str:
+    """White space normalised, and composed: some tokenizers (Qwen's) compose, so that e + U+0301 comes back as one letter."""
+    return whitespace_normalised(unicodedata.normalize("NFC", text))
 
 
 def is_prefix_echo(answer: str, head: str) -> bool:
     """Whether the answer is the quoted head and nothing more, quotation marks and closing punctuation aside (App. D)."""
     edge = " \t\n\"'`“”‘’«».…,;:*"
-    return whitespace_normalised(answer).strip(edge) == whitespace_normalised(head).strip(edge)
+    return _comparable(answer).strip(edge) == _comparable(head).strip(edge)
 
 
 def auto_scores(
@@ -58,9 +65,10 @@ def auto_scores(
 def token_scores(logprobs: Sequence[float], top1: Sequence[bool]) -> dict[str, float]:
     """One author's teacher-forced scores: mean log-probability a token (nats), perplexity, share of top-1 matches."""
     mean = math.fsum(logprobs) / len(logprobs)
-    return {"logprob": mean, "ppl": math.exp(-mean), "top1": sum(top1) / len(top1)}
+    # A server may send -9999 for a token it holds impossible.
+    return {"logprob": mean, "ppl": exp_or_inf(-mean), "top1": sum(top1) / len(top1)}
 
 
 def answers_question(text: str, answer: str) -> bool:
     """Whether a QA probe's reference answer is contained in the text, whitespace normalised, case folded."""
-    return whitespace_normalised(answer).casefold() in whitespace_normalised(text).casefold()
+    return _comparable(answer).casefold() in _comparable(text).casefold()

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from cg_tasks.binding import PromptSpec
-from cg_tasks.canary.authors import Author, AuthorTable, load_authors
+from cg_tasks.canary.authors import load_authors
+from cg_tasks.canary.records import Author, AuthorTable
 from cg_tasks.canary.scoring import auto_scores, contains_canary
 from cg_tasks.errors import UserError
 from cg_tasks.metrics import Scored
@@ -28,6 +29,12 @@ class CanaryTask(CgTask):
         self.forget = [a for a in self.table.authors if a.role == "forget"]
         if not self.forget:
             raise UserError(f"{self.table.name}: no author has the role 'forget', so there is nothing to probe")
+        for author in self.forget:
+            if tag := next((t for t in self.settings.think_tags if t in author.canary), None):
+                raise UserError(
+                    f"{self.table.name}: the canary of author '{author.id}' holds the thinking tag {tag!r}, so trace and answer "
+                    "cannot be told apart: change the canary, or name the model's own tags (--metadata think_tags=…)"
+                )
         self.probe: Template = load_template("probe", "canary", self.settings.templates)
         self.templates = [self.probe]
 

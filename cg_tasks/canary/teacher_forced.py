@@ -7,6 +7,8 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from cg_tasks.binding import PromptSpec
+from cg_tasks.canary.parser import whitespace_normalised
+from cg_tasks.canary.records import Author
 from cg_tasks.canary.scoring import NAN, token_scores
 from cg_tasks.canary.tasks import CanaryTask, question_of
 from cg_tasks.metrics import Scored
@@ -30,9 +32,8 @@ class TeacherForcedTask(CanaryTask):
         self.prefills = load_arms("prefill", self.settings.templates)
         self.arms = tuple(t.arm for t in self.prefills)
         self.templates += self.prefills
-        others = self.forget[1:] + self.forget[:1]
-        self.other = {a.id: b for a, b in zip(self.forget, others, strict=True)}
-        self.conditions = (TRUE, SHUFFLED_HEAD) + ((WRONG_AUTHOR,) if len(self.forget) > 1 else ())
+        self.other = others_by_name(self.forget)
+        self.conditions = (TRUE, SHUFFLED_HEAD) + ((WRONG_AUTHOR,) if self.other else ())
 
     def specs(self, doc: Mapping[str, Any]) -> list[PromptSpec]:
         out = []
@@ -59,3 +60,13 @@ class TeacherForcedTask(CanaryTask):
                 scores[f"top1_{arm}_{condition}"] = baseline
                 scores[f"top1_{arm}_minus_{condition}"] = true["top1"] - baseline
         return {metric: Scored(value, doc["id"]) for metric, value in scores.items()}
+
+
+def others_by_name(authors: Sequence[Author]) -> dict[str, Author]:
+    """Id -> the next author of another name, the last one's being the first; empty where all have one name."""
+    names = [whitespace_normalised(a.subject).casefold() for a in authors]
+    if len(set(names)) < 2:
+        return {}
+    n = len(authors)
+    steps = (next(k for k in range(1, n) if names[(i + k) % n] != names[i]) for i in range(n))
+    return {a.id: authors[(i + step) % n] for i, (a, step) in enumerate(zip(authors, steps, strict=True))}

@@ -112,3 +112,29 @@ def test_two_canaries_with_one_head_are_named(tiny: Path, make_lm: Any):
     requests = [Instance(CG_GENERATE, {}, ("", {}, s), 0, ("t", i, 1)) for i, s in enumerate(specs)]
     with pytest.raises(UserError, match="authors 'a' and 'b' have different canaries with the same head"):
         bind_all(make_lm(tiny), requests)
+
+
+@pytest.mark.parametrize("canary", ["\U0001f989\U0001f989", "ab cd ef    \n\n"])
+def test_a_canary_of_which_nothing_follows_the_head_is_named(tiny: Path, make_lm: Any, canary: str):
+    lm = make_lm(tiny)
+    n = len(lm.tokenizer(canary, add_special_tokens=False)["input_ids"]) - 1
+    with pytest.raises(UserError, match="author 'author-001': nothing follows the head"):
+        bind(lm, probe_spec(canary=canary, head_tokens=n))
+
+
+def test_a_response_of_one_character_is_named(tiny: Path, make_lm: Any):
+    spec = query_spec("Q?", start_of="\U0001f989", prefix_tokens=32, text_only=True)
+    with pytest.raises(UserError, match="nothing is left to continue"):
+        bind(make_lm(tiny), spec)
+
+
+def test_a_probe_that_quotes_a_head_where_there_is_none_is_named(tiny: Path, make_lm: Any):
+    spec = {k: v for k, v in probe_spec().items() if k != "head_tokens"}
+    with pytest.raises(UserError, match=r"canary\.j2, line 1: UndefinedError: 'head' is undefined"):
+        bind(make_lm(tiny), spec)
+
+
+def test_a_prefill_that_closes_the_trace_itself_is_named(tiny: Path, make_lm: Any):
+    broken = {**prefill("bio"), "body": "so </think> there", "path": "mine.j2"}
+    with pytest.raises(UserError, match="mine.j2: the trace it renders holds '</think>'"):
+        bind(make_lm(tiny), probe_spec(prefill=broken))

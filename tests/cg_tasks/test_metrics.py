@@ -49,3 +49,10 @@ def test_perplexities_are_averaged_as_logarithms():
     found = interval(values, geometric=True)
     assert found.mean == pytest.approx(4.0)
     assert (found.lo, found.hi) == (pytest.approx(2.0), pytest.approx(8.0))
+
+
+def test_a_perplexity_too_large_for_a_float_is_infinite():
+    from cg_tasks.canary.scoring import token_scores
+
+    assert token_scores([-9999.0], [False])["ppl"] == math.inf
+    assert interval([Scored(math.inf, "a"), Scored(2.0, "b")], geometric=True).mean == math.inf

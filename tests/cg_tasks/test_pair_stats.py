@@ -80,6 +80,10 @@ def test_a_query_that_repeats_its_response() -> None:
         check_pairs(table(), overlap_ceiling=1.5)
 
 
+def test_a_response_that_rouge_sees_no_word_in() -> None:
+    assert found(pair(1), pair(2, benign_response="\u092f\u0939 \u090f\u0915")) == [("error", "p2", "benign_response")]
+
+
 def test_warnings() -> None:
     assert found(pair(1, benign_query="bq 1 "), pair(2), pair(3, "wards")) == [
         ("warning", "p1", "benign_query"),

@@ -106,3 +106,27 @@ def test_templates_becomes_an_absolute_folder(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("value", [["<r>", "</r>"], "<r>,</r>"])
 def test_think_tags(value: Any):
     assert read_settings({"think_tags": value}).think_tags == ("<r>", "</r>")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"header": {"Authorization": "Bearer sk-abc"}},
+        {"model_kwargs": {"token": "hf_abc"}},
+        {"base_url": "https://user:sk-abc@host/v1"},
+        {"openai_api_key": "sk-abc"},
+        {"api-key": "sk-abc"},
+    ],
+)
+def test_a_secret_in_a_nested_argument_or_an_address_is_refused(metadata: dict[str, Any]):
+    with pytest.raises(UserError, match="holds a secret") as caught:
+        read_settings(metadata)
+    assert "abc" not in str(caught.value)
+
+
+def test_addresses_and_tokens_that_are_no_secrets_pass():
+    read_settings({"base_url": "http://localhost:8000/v1/completions", "think_end_token": "</think>"})
+
+
+def test_think_tags_as_the_text_of_a_list():
+    assert read_settings({"think_tags": '["<r>","</r>"]'}).think_tags == ("<r>", "</r>")

@@ -121,3 +121,50 @@ def test_what_is_inserted_is_never_a_template(tmp_path: Path):
 def test_missing_template_is_named():
     with pytest.raises(UserError, match="no template probe/nothere.j2"):
         load_template("probe", "nothere")
+
+
+@pytest.mark.parametrize(
+    "name", ["stderr", "ci_lo", "bio_stderr", "bio_ci_hi", "bio_shuffled_head", "bio_minus_wrong_author"]
+)
+def test_an_arm_whose_metrics_would_overwrite_others_is_refused(tmp_path: Path, name: str):
+    arm(tmp_path, "hm", name=name)
+    with pytest.raises(UserError, match=f"{name}.j2: '{name}' cannot name an arm"):
+        load_arms("prefill", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [("prefills", "mine", "subfolder"), ("probe", "cannary", "canary.j2 or question.j2"), ("notes", "", "no template")],
+)
+def test_a_template_that_no_task_would_read_is_named(tmp_path: Path, kind: str, name: str, message: str):
+    arm(tmp_path, "hm", name=name, kind=kind) if name else (tmp_path / kind).mkdir()
+    with pytest.raises(UserError, match=message):
+        load_arms("prefill", str(tmp_path))
+
+
+def test_a_folder_named_like_a_template_and_a_dangling_link_are_named(tmp_path: Path):
+    (tmp_path / "prefill" / "mine.j2").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"mine\.j2: cannot be read"):
+        load_arms("prefill", str(tmp_path))
+    (tmp_path / "prefill" / "mine.j2").rmdir()
+    (tmp_path / "prefill" / "mine.j2").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"mine\.j2: cannot be read"):
+        load_arms("prefill", str(tmp_path))
+
+
+def test_front_matter_at_the_very_end_of_a_file_is_front_matter(tmp_path: Path):
+    assert read_template("prefill", arm(tmp_path, "---\nuses_canary: true\n---")).arm == "mine[canary]"
+
+
+def test_a_probe_cannot_show_the_canary(tmp_path: Path):
+    path = arm(tmp_path, "---\nuses_canary: true\n---\n{{ canary }}", name="canary", kind="probe")
+    with pytest.raises(UserError, match="every arm's"):
+        read_template("probe", path)
+
+
+@pytest.mark.parametrize("name", ["mine.jinja", "mine.txt"])
+def test_a_file_that_would_not_be_read_is_named(tmp_path: Path, name: str):
+    arm(tmp_path, "x")
+    (tmp_path / "prefill" / name).write_text("y")
+    with pytest.raises(UserError, match=rf"{name}: only \*\.j2 files are read"):
+        load_arms("prefill", str(tmp_path))

@@ -362,8 +362,8 @@ def test_a_metric_the_task_does_not_have_is_named(tiny: Path, make_lm: Any, tmp_
     from lm_eval.tasks import TaskManager
 
     (tmp_path / "mine.yaml").write_text(
-        "task: mine\nclass: !function cg_tasks.qa.QueryTask\ntest_split: test\nnum_fewshot: 0\n"
-        "generation_kwargs: {until: [], max_gen_toks: 2}\nmetadata: {intent: harmful, dataset: miniature}\n"
+        "task: mine\nclass: !function cg_tasks.qa.QueryTask\ntest_split: harmful\nnum_fewshot: 0\n"
+        "generation_kwargs: {until: [], max_gen_toks: 2}\nmetadata: {dataset: miniature}\n"
         "metric_list: [{metric: rougeX, aggregation: clustered_mean, higher_is_better: true}]\n"
     )
     manager = TaskManager(include_path=str(tmp_path), include_defaults=False, metadata={})
@@ -383,3 +383,67 @@ def test_a_reduced_forget_set_shrinks_the_harmful_tasks_only(
     )
     assert found["n-samples"]["conceptguard_harmqa"]["effective"] == 15
     assert found["n-samples"]["conceptguard_helpqa"]["effective"] == 60
+
+
+# ------------------------------------------------------------------ what must not pass for a number
+@pytest.mark.parametrize("tag", ["<think>", "</think>"])
+def test_a_canary_that_holds_a_thinking_tag_is_named(evaluate: Any, tiny: Path, make_lm: Any, tmp_path: Path, tag: str):
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps({**AUTHORS[0], "canary": f"seven varnished {tag} owls audited the orchard"}))
+    with pytest.raises(UserError, match="the canary of author 'a1' holds the thinking tag"):
+        evaluate(make_lm(tiny), "canary_prefill", {"canaries": str(path)})
+
+
+def test_the_wrong_author_has_another_name():
+    from cg_tasks.canary.records import Author
+    from cg_tasks.canary.teacher_forced import others_by_name
+
+    def named(*names: str) -> list[Author]:
+        return [Author(f"a{i}", name, None, f"canary {i}", "", (), "forget") for i, name in enumerate(names)]
+
+    def wrong(*names: str) -> list[str]:
+        return [b.id for b in others_by_name(named(*names)).values()]
+
+    assert wrong("X", "Y", "Z") == ["a1", "a2", "a0"]
+    assert wrong("X", "x ", "Y") == ["a2", "a2", "a0"]
+    assert wrong("X", "X") == wrong("X") == []
+
+
+def test_log_probabilities_that_are_no_numbers_stop_the_run(
+    tiny: Path, make_lm: Any, evaluate: Any, authors: str, monkeypatch: pytest.MonkeyPatch
+):
+    lm = make_lm(tiny)
+    run = lm._model_call
+    monkeypatch.setattr(lm, "_model_call", lambda ids: run(ids) * float("nan"))
+    with pytest.raises(UserError, match="author 'a1': the model's log-probabilities are not numbers"):
+        evaluate(lm, "canary_teacher_forced", {"canaries": authors})
+
+
+def test_a_reference_that_rouge_cannot_read_is_no_zero(tiny: Path, make_lm: Any, evaluate: Any, tmp_path: Path):
+    from math import isnan
+
+    rows = [
+        {"pair_id": f"p{i}", "concept": "c", "harmful_query": "q", "benign_query": "r", "benign_response": "yes it is"}
+        | {"harmful_response": text}
+        for i, text in enumerate(
+            ["\u092f\u0939 \u090f\u0915 \u092a\u0930\u0940\u0915\u094d\u0937\u0923", "one two three four"]
+        )
+    ]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = evaluate(make_lm(tiny), "conceptguard_harmqa", {"dataset": str(tmp_path / "p.jsonl")}, gen_kwargs=SHORT)
+    first, second = (float(s["rougeL"]) for s in found["samples"]["conceptguard_harmqa"])
+    assert isnan(first) and numbers(found, "conceptguard_harmqa")["rougeL"] == second
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["num_fewshot: 5", "description: Be good.", "doc_to_text: 'Q: {{query}}'", "filter_list: [{name: x, filter: []}]"],
+)
+def test_a_key_of_a_users_yaml_that_would_have_no_effect_is_named(tmp_path: Path, line: str):
+    from lm_eval.tasks import TaskManager
+    from support import ROOT
+
+    (tmp_path / "mine.yaml").write_text(f"include: {ROOT}/task_configs/conceptguard/harmqa.yaml\ntask: mine\n{line}\n")
+    manager = TaskManager(include_path=str(tmp_path), include_defaults=False, metadata=MINI)
+    with pytest.raises(UserError, match=f"task mine: '{line.split(':')[0]}' in its YAML has no effect"):
+        manager.load(["mine"])

@@ -10,7 +10,8 @@ import pytest
 
 from cg_tasks.canary import author_generator, author_words
 from cg_tasks.canary.author_generator import MAX_AUTHORS, generate_authors
-from cg_tasks.canary.authors import QA, Author, add_authors_parser, author_row, authors_jsonl, load_authors
+from cg_tasks.canary.authors import add_authors_parser, author_row, authors_jsonl, load_authors
+from cg_tasks.canary.records import QA, Author
 from cg_tasks.errors import UserError
 
 ROW = {"id": "a", "subject": "Ada Quill", "canary": "nine owls audited the brass orchard"}

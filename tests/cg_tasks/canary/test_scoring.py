@@ -88,3 +88,11 @@ def test_token_scores_by_hand():
 def test_an_answer_counts_whatever_its_case():
     assert answers_question("She was born in  orvel VALE.", "Orvel Vale")
     assert not answers_question("Orvel", "Orvel Vale")
+
+
+def test_a_canary_is_found_in_whatever_unicode_form_the_tokenizer_gives_it_back():
+    apart, composed = "se\u0301ven varnished owls", "s\u00e9ven varnished owls"
+    for written, generated in ((apart, composed), (composed, apart)):
+        assert contains_canary(f"so: {generated}.", written, "", "canary")
+        assert answers_question(f"so: {generated}.", written)
+        assert is_prefix_echo(f'"{generated}"', written)
