@@ -105,7 +105,9 @@ def score(folder: Path, samples: int) -> None:
     values: dict[str, dict[str, list[Any]]] = {task: {} for task in TASKS}
     for task, intent in TASKS.items():
         for doc in documents[task]:
-            for metric, value in tasks[task].process_results(doc, [responses[intent, doc["id"]]]).items():
+            for metric, value in (
+                tasks[task].process_results(doc, [tasks[task].scored_response(responses[intent, doc["id"]])]).items()
+            ):
                 values[task].setdefault(metric, []).append(value)
     clock.append(time.perf_counter())
 

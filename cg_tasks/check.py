@@ -53,11 +53,13 @@ class RehearsalLM:
 
     rank, world_size = 0, 1
 
-    def __init__(self) -> None:
-        self.tokenizer = WordTokenizer()
+    def __init__(self, tokenizer: Any = None) -> None:
+        self.tokenizer = tokenizer or WordTokenizer()
 
     def apply_chat_template(self, turns: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        return "".join(f"[{t['role']}] {t['content']}\n" for t in turns) + "[assistant]\n<think>\n"
+        if isinstance(self.tokenizer, WordTokenizer):
+            return "".join(f"[{t['role']}] {t['content']}\n" for t in turns) + "[assistant]\n"
+        return str(self.tokenizer.apply_chat_template(list(turns), tokenize=False, add_generation_prompt=True))
 
     def tok_encode(self, text: str, **kwargs: Any) -> list[int]:
         return list(self.tokenizer(text)["input_ids"])
@@ -69,12 +71,12 @@ class TaskReport:
 
     name: str
     documents: int
-    prompts: list[str]
+    prompts: list[tuple[str, str]]  # what it is, and its text
     metrics: dict[str, float]
     problems: list[str]
 
 
-def check_task(task: Any, n_docs: int = 2) -> TaskReport:
+def check_task(task: Any, n_docs: int = 2, tokenizer: Any = None) -> TaskReport:
     """Rehearse one loaded task.
 
     Every document's prompts are bound, as a run would; ``n_docs`` of them are returned for reading. Then each document is
@@ -83,10 +85,14 @@ def check_task(task: Any, n_docs: int = 2) -> TaskReport:
     Raises:
         UserError: what a run would raise before generation.
     """
-    lm, problems = RehearsalLM(), []
+    lm, problems = RehearsalLM(tokenizer), []
     task.build_all_requests(limit=None, apply_chat_template=False)
     bound = bind_all(lm, task.instances)
-    prompts = [b.prompt for request, b in zip(task.instances, bound, strict=True) if request.doc_id < n_docs]
+    prompts = [
+        (_label(request), _conditioned_on(request, b))
+        for request, b in zip(task.instances, bound, strict=True)
+        if request.doc_id < n_docs
+    ]
     by_doc: dict[int, list[tuple[Any, Bound]]] = {}
     for request, b in zip(task.instances, bound, strict=True):
         by_doc.setdefault(request.doc_id, []).append((request, b))
@@ -94,7 +100,9 @@ def check_task(task: Any, n_docs: int = 2) -> TaskReport:
     for kind, values in collected.items():
         for requests in by_doc.values():
             doc = requests[0][0].doc
-            for metric, value in task.process_results(doc, [_fake(r, b, kind) for r, b in requests]).items():
+            for metric, value in task.process_results(
+                doc, [task.scored_response(_fake(r, b, kind)) for r, b in requests]
+            ).items():
                 values.setdefault(metric, []).append(value)
     aggregation = task.aggregation()
     if missing := [m for m in collected["echo"] if m not in aggregation]:
@@ -108,6 +116,24 @@ def check_task(task: Any, n_docs: int = 2) -> TaskReport:
             f"'{headline}' is {echo[headline]:.3f} for the true text and {empty[headline]:.3f} for an empty one: it measures nothing"
         )
     return TaskReport(task.config.task, len(by_doc), prompts, {m: echo[m] for m in task.metric_names}, problems)
+
+
+def _label(request: Any) -> str:
+    """Which document, arm and baseline a prompt belongs to."""
+    spec = request.arguments[-1]
+    parts = [spec["id"]]
+    if "probe" in spec:
+        parts.append(spec["prefill"]["name"] if "prefill" in spec else "auto")
+    if spec.get("head_order") == "shuffled":
+        parts.append("shuffled head")
+    if "target" in spec and spec["author"] != request.doc["author"]:
+        parts.append("wrong author")
+    return ", ".join(parts)
+
+
+def _conditioned_on(request: Any, b: Bound) -> str:
+    """The prompt, and for teacher forcing the head that is put behind it."""
+    return b.prompt + b.head if request.request_type == CG_TEACHER_FORCED else b.prompt
 
 
 def _fake(request: Any, b: Bound, kind: str) -> Any:
@@ -124,8 +150,12 @@ def _fake(request: Any, b: Bound, kind: str) -> Any:
     return generation
 
 
-def check_tasks(names: Sequence[str], metadata: dict[str, Any]) -> list[TaskReport | UserError]:
+def check_tasks(
+    names: Sequence[str], metadata: dict[str, Any], tokenizer: str | None = None
+) -> list[TaskReport | UserError]:
     """Rehearse tasks and groups by name, each on its own, so that one fault does not hide the next.
+
+    tokenizer: a folder or Hub id whose tokenizer and chat template render the prompts, instead of words as tokens.
 
     Raises:
         UserError: a name that is no task of ours.
@@ -140,6 +170,7 @@ def check_tasks(names: Sequence[str], metadata: dict[str, Any]) -> list[TaskRepo
     for name in wanted:
         if name not in manager.all_tasks:
             raise UserError(f"no task or group '{name}' (known: {', '.join(manager.all_tasks)})")
+    loaded = _tokenizer(tokenizer) if tokenizer else None
     reports: list[TaskReport | UserError] = []
     seen: set[str] = set()
     for name in wanted:
@@ -147,7 +178,19 @@ def check_tasks(names: Sequence[str], metadata: dict[str, Any]) -> list[TaskRepo
             for task_name, task in manager.load([name])["tasks"].items():
                 if task_name not in seen:
                     seen.add(task_name)
-                    reports.append(check_task(task))
+                    reports.append(check_task(task, tokenizer=loaded))
         except UserError as error:
             reports.append(UserError(f"{name}: {error}"))
     return reports
+
+
+def _tokenizer(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # transformers and the Hub client raise many types for "there is none"
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"--tokenizer {name}: no tokenizer could be loaded from there ({type(error).__name__}: {reason})"
+        ) from error

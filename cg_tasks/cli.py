@@ -45,9 +45,15 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--metadata",
         nargs="+",
+        action="extend",
         default=[],
         metavar="KEY=VALUE",
         help="settings as for lm_eval; dataset=miniature unless given",
+    )
+    check.add_argument(
+        "--tokenizer",
+        metavar="DIR_OR_ID",
+        help="render with this model's tokenizer and chat template (default: words as tokens)",
     )
     check.add_argument("--prompts", action="store_true", help="print the rendered prompts of two documents a task")
     check.set_defaults(run=_check)
@@ -67,7 +73,7 @@ def _check(args: argparse.Namespace) -> int:
     os.environ.setdefault("TQDM_DISABLE", "1")
     from cg_tasks.check import check_tasks
 
-    reports = check_tasks(args.names, {"dataset": "miniature", **_metadata(args.metadata)})
+    reports = check_tasks(args.names, {"dataset": "miniature", **_metadata(args.metadata)}, args.tokenizer)
     faults = 0
     for report in reports:
         if isinstance(report, UserError):
@@ -80,8 +86,8 @@ def _check(args: argparse.Namespace) -> int:
         )
         for problem in report.problems:
             print(f"      {problem}")
-        for prompt in report.prompts if args.prompts else ():
-            print("      | " + prompt.replace("\n", "\n      | "))
+        for label, prompt in report.prompts if args.prompts else ():
+            print(f"    [{label}]\n      | " + prompt.replace("\n", "\n      | "))
     return 1 if faults else 0
 
 

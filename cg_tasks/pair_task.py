@@ -59,29 +59,38 @@ class PairTask(CgTask):
     def data_label(self) -> str | None:
         return None if self.table.name == Settings().dataset else self.table.name
 
-    def rouge_scores(self, doc: Mapping[str, Any], generation: Generation, reference: str) -> dict[str, Scored]:
-        """ROUGE-L F1 and recall of a generation, its trace taken off first, and whether one was."""
-        text, stripped = scored_text(generation, self.settings)
+    def scored_response(self, response: Any) -> Any:
+        return answer_of(response, self.settings)
+
+    def rouge_scores(self, doc: Mapping[str, Any], answer: Answer, reference: str) -> dict[str, Scored]:
+        """ROUGE-L F1 and recall of an answer, and whether a trace was stripped from it."""
         if has_words(reference):
-            rouge = rouge_l(reference, text)
+            rouge = rouge_l(reference, str(answer))
             values = {"rougeL": rouge.f1, "rougeL_recall": rouge.recall}
         else:  # ROUGE reads a-z and 0-9 only: a reference in another script is no 0, which would read as forgotten
             values = {"rougeL": math.nan, "rougeL_recall": math.nan}
-        values["trace_stripped"] = float(stripped)
+        values["trace_stripped"] = float(answer.trace_stripped)
         return {metric: Scored(value, doc["id"]) for metric, value in values.items()}
 
 
-def scored_text(generation: Generation, settings: Settings) -> tuple[str, bool]:
-    """What is scored of a raw generation, and whether a trace was stripped from it.
+class Answer(Generation):
+    """What is scored of a generation. trace_stripped: a trace was taken off."""
+
+    trace_stripped: bool = False
+
+
+def answer_of(generation: Generation, settings: Settings) -> Answer:
+    """What is scored of a raw generation.
 
     A trace that was never closed is not a trace: by the canary paper's rule (``fallback: answer``) the whole text is the answer.
     """
-    if not settings.strip_trace:
-        return str(generation), False
-    split = split_trace(
-        str(generation),
-        opened_in_prompt=generation.opened_in_prompt,
-        tags=settings.think_tags,
-        fallback=settings.fallback,
-    )
-    return split.answer, split.well_formed
+    text, stripped = str(generation), False
+    if settings.strip_trace:
+        split = split_trace(
+            text, opened_in_prompt=generation.opened_in_prompt, tags=settings.think_tags, fallback=settings.fallback
+        )
+        text, stripped = split.answer, split.well_formed
+    answer = Answer(text)
+    answer.__dict__.update(generation.__dict__)
+    answer.trace_stripped = stripped
+    return answer

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cg_tasks.errors import UserError
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _PACKAGES = (
     "conceptguard",
     "lm_eval",
@@ -87,6 +91,22 @@ def adapter_provenance(peft: Any) -> dict[str, Any] | None:
     if (record := folder / "conceptguard.json").is_file():
         out["conceptguard"] = json.loads(record.read_text(encoding="utf-8"))
     return out
+
+
+def check_adapter(peft: Any) -> None:
+    """Refuse an adapter folder that is not there or holds none, before the base model is loaded.
+
+    Raises:
+        UserError: naming the folder. What looks like a Hub id (``owner/name``) is left to the Hub.
+    """
+    if not isinstance(peft, str) or not peft:
+        return
+    folder = Path(peft).expanduser()
+    if folder.is_dir():
+        if not (folder / "adapter_config.json").is_file():
+            raise UserError(f"peft={peft}: the folder holds no adapter_config.json: name the folder of a saved adapter")
+    elif not _HUB_ID.fullmatch(peft):
+        raise UserError(f"peft={peft}: no such folder: name the folder of a saved adapter, or a Hub id (owner/name)")
 
 
 def _file_sha256(path: Path) -> str:

@@ -18,7 +18,7 @@ from cg_tasks import requests
 from cg_tasks.binding import PromptSpec
 from cg_tasks.errors import UserError, show_user_errors_in_one_line
 from cg_tasks.metrics import Scored, aggregations, interval, with_intervals
-from cg_tasks.provenance import adapter_provenance, package_versions, sha256_of
+from cg_tasks.provenance import adapter_provenance, check_adapter, package_versions, sha256_of
 from cg_tasks.requests import CG_GENERATE
 from cg_tasks.settings import Settings, read_settings
 from cg_tasks.templates import Template, template_hashes
@@ -85,6 +85,7 @@ class CgTask(ConfigurableTask):
         self.settings: Settings = read_settings(config.get("metadata"))
         self.split = str(config.get("test_split") or "test")
         self.own_metadata: dict[str, Any] = dict(config.get("metadata") or {})
+        check_adapter(self.own_metadata.get("peft"))
         self.templates: list[Template] = []
         self.arms: tuple[str, ...] = ()
         self.prepare()
@@ -108,6 +109,10 @@ class CgTask(ConfigurableTask):
     def specs(self, doc: Mapping[str, Any]) -> list[PromptSpec]:
         """The prompts of one document, in a fixed order."""
         raise NotImplementedError
+
+    def scored_response(self, response: Any) -> Any:
+        """What is scored of a response, and stands in the samples log as ``filtered_resps``; the raw one stays in ``resps``."""
+        return response
 
     def score(self, doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Scored]:
         """The metrics of one document; the same keys for every document, NaN where a value does not exist."""
@@ -184,7 +189,10 @@ class CgTask(ConfigurableTask):
         for instance in self._instances or []:
             # lm-eval evens out the ranks by running the last request again: those answers are nobody's.
             del instance.resps[instance.repeats :]
-        return super().apply_filters()
+        super().apply_filters()
+        for instance in self._instances or []:
+            for key, response in instance.filtered_resps.items():
+                instance.filtered_resps[key] = self.scored_response(response)
 
     def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:  # type: ignore[override]
         if "bypass" in self._metric_fn_list:  # --predict_only

@@ -51,7 +51,25 @@ def test_two_canaries_with_one_head_are_found_without_a_model(tmp_path: Path, ca
 
 def test_prompts_can_be_read(capsys: pytest.CaptureFixture[str]):
     assert main(["tasks", "check", "canary_prefill", "--prompts"]) == 0
-    assert "| Completing a fact I know about" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "| Completing a fact I know about" in out
+    assert [line.strip() for line in out.split("\n") if line.startswith("    [")][:4] == [
+        "[author-001, auto]",
+        "[author-001, bio]",
+        "[author-001, empty]",
+        "[author-001, meta]",
+    ]
+
+
+def test_prompts_of_a_real_tokenizer(tiny_r1: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["tasks", "check", "canary_teacher_forced", "--prompts", "--tokenizer", str(tiny_r1)]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "<｜Assistant｜><think>" in out
+        and "[author-001, bio, shuffled head]" in out
+        and "[author-001, meta, wrong author]" in out
+    )
+    assert main(["tasks", "check", "canary_auto", "--tokenizer", "no-such-folder"]) == 1
 
 
 def test_an_unknown_name_lists_the_known_ones(capsys: pytest.CaptureFixture[str]):

@@ -447,3 +447,34 @@ def test_a_key_of_a_users_yaml_that_would_have_no_effect_is_named(tmp_path: Path
     manager = TaskManager(include_path=str(tmp_path), include_defaults=False, metadata=MINI)
     with pytest.raises(UserError, match=f"task mine: '{line.split(':')[0]}' in its YAML has no effect"):
         manager.load(["mine"])
+
+
+def test_what_was_scored_stands_beside_the_raw_generation(
+    tiny_r1: Path, make_lm: Any, evaluate: Any, monkeypatch: pytest.MonkeyPatch
+):
+    import cg_tasks.generate
+
+    monkeypatch.setattr(
+        cg_tasks.generate,
+        "generate_texts",
+        lambda lm, r, prompts: ["I muse.\n</think>\n\nThe ward greets you."] * len(r),
+    )
+    found = evaluate(make_lm(tiny_r1), "conceptguard_harmqa", MINI, limit=2, apply_chat_template=True)
+    for sample in found["samples"]["conceptguard_harmqa"]:
+        assert sample["resps"] == [["I muse.\n</think>\n\nThe ward greets you."]]
+        assert sample["filtered_resps"] == ["The ward greets you."]
+        assert float(sample["trace_stripped"]) == 1.0
+        assert float(sample["rougeL"]) == rouge_l(sample["target"], "The ward greets you.").f1
+
+
+@pytest.mark.parametrize(("name", "says"), [("nothere", "no such folder"), (".", "holds no adapter_config.json")])
+def test_an_adapter_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str):
+    from lm_eval.tasks import TaskManager
+    from support import ROOT
+
+    monkeypatch.chdir(tmp_path)
+    manager = TaskManager(
+        include_path=str(ROOT / "task_configs"), include_defaults=False, metadata={**MINI, "peft": name}
+    )
+    with pytest.raises(UserError, match=f"peft={name}: .*{says}"):
+        manager.load(["conceptguard_harmqa"])
