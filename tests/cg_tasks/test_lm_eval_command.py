@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cg_tasks import autoload
+from cg_tasks import autoload, demo_model
 from cg_tasks.errors import UserError
 
 Command = Callable[..., None]
@@ -174,12 +174,8 @@ def test_as_a_person_sees_it(tmp_path: Path):
 @pytest.mark.slow
 def test_gguf_file_as_lm_eval_takes_it(make_lm, evaluate):
     """The embedded model straight out of its GGUF: ``--model_args pretrained=DIR,gguf_file=NAME``."""
-    demo_model = pytest.importorskip("cg_tasks.demo_model")
-    try:
-        gguf = demo_model._find_gguf()
-    except UserError:
-        pytest.skip("the demo model's weights are not installed (make venv installs them)")
+    gguf = demo_model._find_gguf()  # `make venv` installs it; without it this fails and says how to
     lm = make_lm(gguf.parent, gguf_file=gguf.name)
     found = evaluate(lm, "conceptguard_harmqa", {"dataset": "miniature"}, limit=1, gen_kwargs={"max_gen_toks": 12})
     text = found["samples"]["conceptguard_harmqa"][0]["resps"][0][0]
-    assert len(text.split()) >= 4 and text.isprintable()
+    assert len(text.split()) >= 4 and text.strip().isprintable()
