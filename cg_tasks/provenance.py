@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def package_versions() -> dict[str, str]:
     return {name: version for name in _PACKAGES if (version := _version(name))}
 
 
+@cache  # reading a package's metadata takes milliseconds
 def _version(name: str) -> str | None:
     try:
         return metadata.version(name)
