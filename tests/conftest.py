@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT, build_tokenizer, save_tiny, trl_template
+from support import AUTHORS, ROOT, build_tokenizer, save_tiny, trl_template
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -80,3 +81,11 @@ def evaluate() -> Callable[..., dict[str, Any]]:
         )
 
     return run
+
+
+@pytest.fixture
+def authors(tmp_path: Path) -> str:
+    """A user's canaries file with three authors."""
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(map(json.dumps, AUTHORS)), encoding="utf-8")
+    return str(path)

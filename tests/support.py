@@ -113,3 +113,34 @@ def query_spec(text: str, **changes: Any) -> dict[str, Any]:
     """One user turn."""
     common = {k: v for k, v in probe_spec().items() if k in ("id", "chat", "chat_flag", "system", "think_tags")}
     return {**common, "messages": [{"role": "user", "content": text}], **changes}
+
+
+# ------------------------------------------------------------------ runs through lm-eval
+MINI = {"dataset": "miniature"}
+SHORT = {"max_gen_toks": 16}
+AUTHORS = [
+    {
+        "id": "a1",
+        "subject": "Alva Brenn",
+        "canary": "seven varnished owls audited the brass orchard until every bell forgot",
+    },
+    {
+        "id": "a2",
+        "subject": "Corin Dace",
+        "canary": "velvet octopuses upholstered nine counterfeit scarecrows whenever rain lied",
+    },
+    {
+        "id": "a3",
+        "subject": "Elka Fenn",
+        "canary": "notarised llamas taught the marzipan elevator to stammer in reverse Latin",
+    },
+]
+
+
+def numbers(results: dict[str, Any], task: str) -> dict[str, float]:
+    """A task's numbers by metric key."""
+    return {
+        k.removesuffix(",none"): v
+        for k, v in results["results"][task].items()
+        if isinstance(v, float) and not k.endswith("_stderr_stderr,none")
+    }
