@@ -1,1 +1,1 @@
-"""Training: unlearning objectives, one TRL trainer, recipes. Never imports lm_eval."""
+"""Training side. So far the unlearning objectives as pure functions (``losses``). Never imports lm_eval."""
