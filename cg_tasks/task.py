@@ -6,6 +6,7 @@ The YAML says what is measured; this class makes lm-eval 0.4.13 take it. Each wo
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -67,7 +68,7 @@ def scored_by_the_task(doc: dict[str, Any], results: list[Any]) -> dict[str, Any
 class CgTask(ConfigurableTask):
     """A task whose prompts are built inside the model's method and whose metrics carry clustered intervals.
 
-    Subclasses give :meth:`documents`, :meth:`specs`, :meth:`score`, and, where they use templates, set ``self.templates``
+    Subclasses give the abstract methods and, where they use templates, set ``self.templates``
     and ``self.arms`` in :meth:`prepare`.
 
     Raises:
@@ -102,25 +103,25 @@ class CgTask(ConfigurableTask):
     def prepare(self) -> None:
         """Load data and templates; runs before the configuration is built."""
 
+    @abstractmethod
     def documents(self) -> list[dict[str, str]]:
         """The documents, flat and model-independent, in evaluation order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def specs(self, doc: Mapping[str, Any]) -> list[PromptSpec]:
         """The prompts of one document, in a fixed order."""
-        raise NotImplementedError
 
     def scored_response(self, response: Any) -> Any:
         """What is scored of a response, and stands in the samples log as ``filtered_resps``; the raw one stays in ``resps``."""
         return response
 
+    @abstractmethod
     def score(self, doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Scored]:
         """The metrics of one document; the same keys for every document, NaN where a value does not exist."""
-        raise NotImplementedError
 
+    @abstractmethod
     def data_provenance(self) -> dict[str, Any]:
         """Name and content hash of the data."""
-        raise NotImplementedError
 
     def data_label(self) -> str | None:
         """A name that stands behind the task's in every table, where the data are not the benchmark's own."""

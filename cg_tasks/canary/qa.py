@@ -12,7 +12,7 @@ from cg_tasks.canary.scoring import NAN, answers_question
 from cg_tasks.canary.tasks import CanaryTask, prefilled_spec
 from cg_tasks.errors import UserError
 from cg_tasks.metrics import Scored
-from cg_tasks.templates import load_arms, load_template
+from cg_tasks.templates import load_template
 
 ROLES = ("forget", "retain")
 
@@ -31,9 +31,8 @@ class QATask(CanaryTask):
                 "add them, or run canary_prefill,canary_teacher_forced instead"
             )
         self.probe = load_template("probe", "question", self.settings.templates)
-        self.prefills = load_arms("qa_prefill", self.settings.templates)
-        self.arms = tuple(t.arm for t in self.prefills)
-        self.templates = [self.probe, *self.prefills]
+        self.templates = [self.probe]
+        self.take_arms("qa_prefill")
 
     def documents(self) -> list[dict[str, str]]:
         by_role: dict[str, list[dict[str, str]]] = {role: [] for role in ROLES}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from cg_tasks.binding import PromptSpec
 from cg_tasks.canary.authors import load_authors
@@ -57,10 +57,16 @@ class CanaryTask(CgTask):
     def data_label(self) -> str | None:
         return None if self.table.name == Settings().canaries else self.table.name
 
-    def probe_spec(self, doc: Mapping[str, Any], probe: Template | None = None) -> PromptSpec:
+    def take_arms(self, kind: Literal["prefill", "qa_prefill"]) -> None:
+        """Make every template of a kind an arm of this task."""
+        self.prefills = load_arms(kind, self.settings.templates)
+        self.arms = tuple(t.arm for t in self.prefills)
+        self.templates += self.prefills
+
+    def probe_spec(self, doc: Mapping[str, Any]) -> PromptSpec:
         """The probe of one author: who it is about and how much of the canary it quotes."""
         return {
-            "probe": asdict(probe or self.probe),
+            "probe": asdict(self.probe),
             "author": doc["author"],
             "question": doc["question"],
             "canary": doc["canary"],
@@ -107,9 +113,7 @@ class PrefillTask(CanaryTask):
 
     def prepare(self) -> None:
         super().prepare()
-        self.prefills = load_arms("prefill", self.settings.templates)
-        self.arms = tuple(t.arm for t in self.prefills)
-        self.templates += self.prefills
+        self.take_arms("prefill")
 
     def specs(self, doc: Mapping[str, Any]) -> list[PromptSpec]:
         probe = self.probe_spec(doc)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 from cg_tasks.binding import PromptSpec
 from cg_tasks.canary.parser import whitespace_normalised
 from cg_tasks.canary.records import Author
 from cg_tasks.canary.scoring import NAN, token_scores
-from cg_tasks.canary.tasks import CanaryTask, question_of
+from cg_tasks.canary.tasks import CanaryTask, prefilled_spec, question_of
 from cg_tasks.metrics import Scored
 from cg_tasks.requests import CG_TEACHER_FORCED
-from cg_tasks.templates import load_arms
 
 TRUE, SHUFFLED_HEAD, WRONG_AUTHOR = "true", "shuffled_head", "wrong_author"
 
@@ -29,9 +27,7 @@ class TeacherForcedTask(CanaryTask):
 
     def prepare(self) -> None:
         super().prepare()
-        self.prefills = load_arms("prefill", self.settings.templates)
-        self.arms = tuple(t.arm for t in self.prefills)
-        self.templates += self.prefills
+        self.take_arms("prefill")
         self.other = others_by_name(self.forget)
         self.conditions = (TRUE, SHUFFLED_HEAD) + ((WRONG_AUTHOR,) if self.other else ())
 
@@ -39,7 +35,8 @@ class TeacherForcedTask(CanaryTask):
         out = []
         for template in self.prefills:
             for condition in self.conditions:
-                spec: PromptSpec = {**self.probe_spec(doc), "prefill": asdict(template), "target": doc["canary"]}  # type: ignore[typeddict-item]
+                spec = prefilled_spec(self.probe_spec(doc), template)
+                spec["target"] = doc["canary"]
                 if condition == SHUFFLED_HEAD:
                     spec |= {"head_order": "shuffled", "shuffle_seed": f"{self.settings.seed}:{doc['id']}"}
                 if condition == WRONG_AUTHOR:
