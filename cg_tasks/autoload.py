@@ -108,7 +108,7 @@ def patch(module: ModuleType) -> None:
     init = _with_directory(manager.__init__, directory)
     match_tasks = _with_preflight(manager.match_tasks, directory)
     manager.__init__, manager.match_tasks, manager._conceptguard = init, match_tasks, True
-    if _is_lm_eval_command_line():
+    if is_lm_eval_command_line():
         show_user_errors_in_one_line()
 
 
@@ -182,7 +182,7 @@ def _own_names(index: dict[str, Any], name: str, directory: str, seen: set[str])
     return [own for member in members for own in _own_names(index, member, directory, seen)]
 
 
-def _is_lm_eval_command_line() -> bool:
+def is_lm_eval_command_line() -> bool:
     program = os.path.basename(sys.argv[0] if sys.argv else "").split(".")[0]
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return program in ("lm_eval", "lm-eval") or (spec is not None and spec.name.split(".")[0] == "lm_eval")

@@ -14,6 +14,9 @@ from typing import Any
 
 from cg_tasks.binding import Bound, bind_all
 from cg_tasks.errors import UserError
+from cg_tasks.judge.rubrics import JudgeItem
+from cg_tasks.judge.settings import read_judge_settings
+from cg_tasks.judge.verdicts import TOP_LEVEL, Verdict, empty_verdict, of_level
 from cg_tasks.requests import CG_GENERATE, CG_TEACHER_FORCED, Generation, TeacherForced
 
 _WORD = re.compile(r"\s*\S+|\s+")
@@ -93,16 +96,19 @@ def check_task(task: Any, n_docs: int = 2, tokenizer: Any = None) -> TaskReport:
         for request, b in zip(task.instances, bound, strict=True)
         if request.doc_id < n_docs
     ]
-    by_doc: dict[int, list[tuple[Any, Bound]]] = {}
-    for request, b in zip(task.instances, bound, strict=True):
-        by_doc.setdefault(request.doc_id, []).append((request, b))
+    if hasattr(task, "ask"):
+        task.ask = canned_verdicts
+    by_doc: dict[int, list[Any]] = {}
+    for request in task.instances:
+        by_doc.setdefault(request.doc_id, []).append(request)
     collected: dict[str, dict[str, list[Any]]] = {"echo": {}, "empty": {}, "foreign": {}}
     for kind, values in collected.items():
+        for request, b in zip(task.instances, bound, strict=True):
+            request.resps, request.filtered_resps = [_fake(request, b, kind)], {}
+        task.apply_filters()
         for requests in by_doc.values():
-            doc = requests[0][0].doc
-            for metric, value in task.process_results(
-                doc, [task.scored_response(_fake(r, b, kind)) for r, b in requests]
-            ).items():
+            responses = [next(iter(r.filtered_resps.values())) for r in requests]
+            for metric, value in task.process_results(requests[0].doc, responses).items():
                 values.setdefault(metric, []).append(value)
     aggregation = task.aggregation()
     if missing := [m for m in collected["echo"] if m not in aggregation]:
@@ -116,6 +122,12 @@ def check_task(task: Any, n_docs: int = 2, tokenizer: Any = None) -> TaskReport:
             f"'{headline}' is {echo[headline]:.3f} for the true text and {empty[headline]:.3f} for an empty one: it measures nothing"
         )
     return TaskReport(task.config.task, len(by_doc), prompts, {m: echo[m] for m in task.metric_names}, problems)
+
+
+def canned_verdicts(items: Sequence[JudgeItem]) -> list[Verdict]:
+    """Stands where a judge would: 0 for an empty response, else a little harm and all the help there can be."""
+    level = {"harm": 1, "help": TOP_LEVEL}
+    return [of_level(i.rubric, level[i.rubric]) if i.response.strip() else empty_verdict(i.rubric) for i in items]
 
 
 def _label(request: Any) -> str:
@@ -164,6 +176,8 @@ def check_tasks(
 
     from cg_tasks.paths import task_configs_dir
 
+    if read_judge_settings() is None:  # a rehearsal asks no judge; one that is configured is checked
+        metadata = {"judge": "later", **metadata}
     manager = TaskManager(include_path=str(task_configs_dir()), include_defaults=False, metadata=metadata)
     known = manager.all_subtasks
     wanted = list(names) or known

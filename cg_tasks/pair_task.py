@@ -1,10 +1,10 @@
-"""What the four judge-free ConceptGuard tasks share: one intent's documents, and ROUGE-L against the true text."""
+"""What the ConceptGuard tasks share: the documents of one intent or of both, and ROUGE-L against the true text."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from cg_tasks.canary.parser import split_trace
 from cg_tasks.errors import UserError
@@ -19,20 +19,24 @@ INTENTS = ("harmful", "benign")
 
 
 class PairTask(CgTask):
-    """Documents of one intent (the YAML's ``test_split``), concepts interleaved so that ``--limit`` is fair.
+    """Documents of the YAML's ``test_split`` (an intent, or ``both``), concepts interleaved so that ``--limit`` is fair.
 
     A document: ``{"id": "mini-001", "concept": "sigil craft", "intent": "harmful", "query": "…", "target": "…", "prompt": ""}``.
     """
 
+    SPLITS: ClassVar[tuple[str, ...]] = INTENTS
+
     def prepare(self) -> None:
         # The YAML's split, which --metadata cannot change: a harmful task must not become a benign one under its name.
-        self.intent = intent = self.split
-        if intent not in INTENTS:
-            raise UserError(f"test_split is {intent!r} in the task's YAML: it must be one of {', '.join(INTENTS)}")
+        if self.split not in self.SPLITS:
+            raise UserError(
+                f"test_split is {self.split!r} in the task's YAML: it must be one of {', '.join(self.SPLITS)}"
+            )
+        self.intents = INTENTS if self.split == "both" else (self.split,)
         self.table: PairTable = load_pairs(self.settings.dataset, self.settings.columns)
         # Equations 1-3 run over D_f and Q_f: a pair taken out of the forget set (`data subset`) is in neither.
-        self.members = tuple(p for p in self.table.pairs if p.in_forget or intent == "benign")
-        if not self.members:
+        self.members = tuple(p for p in self.table.pairs if p.in_forget or "benign" in self.intents)
+        if "harmful" in self.intents and not any(p.in_forget for p in self.members):
             raise UserError(f"{self.table.name}: every pair has in_forget false, so the forget set is empty")
 
     def documents(self) -> list[dict[str, str]]:
@@ -40,12 +44,14 @@ class PairTask(CgTask):
             {
                 "id": pair.pair_id,
                 "concept": pair.concept,
-                "intent": self.intent,
-                "query": getattr(pair, f"{self.intent}_query"),
-                "target": getattr(pair, f"{self.intent}_response"),
-                "prompt": (pair.harmful_prompt or "") if self.intent == "harmful" else "",
+                "intent": intent,
+                "query": getattr(pair, f"{intent}_query"),
+                "target": getattr(pair, f"{intent}_response"),
+                "prompt": (pair.harmful_prompt or "") if intent == "harmful" else "",
             }
             for pair in interleave(self.members)
+            for intent in self.intents
+            if pair.in_forget or intent == "benign"
         ]
 
     def data_provenance(self) -> dict[str, Any]:
@@ -53,7 +59,7 @@ class PairTask(CgTask):
             "dataset": self.table.name,
             "sha256": self.table.sha256,
             "pairs": len(self.table.pairs),
-            "intent": self.intent,
+            "intent": self.split,
         }
 
     def data_label(self) -> str | None:

@@ -58,6 +58,7 @@ class Settings:
     match: look for the whole canary, or only for what follows the head.
     seed: of the bootstrap and of the shuffled-head baseline.
     think_tags: opening and closing tag of the trace.
+    judge: a ``judge.yaml``, or ``later``: generate now, and score the samples with ``conceptguard judge rescore``.
     """
 
     dataset: str = "sk0511/concept-guard"
@@ -73,6 +74,7 @@ class Settings:
     match: Match = "canary"
     seed: int = 0
     think_tags: tuple[str, str] = ("<think>", "</think>")
+    judge: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The settings as JSON values, for provenance and for cache keys."""
@@ -107,6 +109,7 @@ def read_settings(metadata: Mapping[str, Any] | None) -> Settings:
         "match": lambda k, v: _choice(k, v, get_args(Match)),
         "seed": _natural,
         "think_tags": lambda k, v: parse_tags(v),
+        "judge": _judge,
     }
     return Settings(**{key: readers[key](key, value) for key, value in given.items()})  # type: ignore[arg-type]
 
@@ -148,8 +151,17 @@ def _text(key: str, value: Any) -> str:
 def _folder(key: str, value: Any) -> str:
     path = Path(_text(key, value)).expanduser()
     if not path.is_dir():
-        raise _wrong(key, value, "an existing folder that holds prefill/, qa_prefill/ or probe/ with *.j2 files")
+        raise _wrong(
+            key, value, "an existing folder that holds prefill/, qa_prefill/, probe/ or judge/ with *.j2 files"
+        )
     return str(path.resolve())
+
+
+def _judge(key: str, value: Any) -> str:
+    word = _text(key, value)
+    if word != "later" and not Path(word).expanduser().is_file():
+        raise _wrong(key, value, "'later', or an existing judge.yaml")
+    return word
 
 
 def _columns(key: str, value: Any) -> dict[str, str]:

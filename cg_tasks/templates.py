@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes
@@ -18,22 +18,30 @@ from jinja2.sandbox import SandboxedEnvironment
 from cg_tasks.errors import UserError
 from cg_tasks.paths import templates_dir
 
-Kind = Literal["prefill", "qa_prefill", "probe", "trace"]
+Kind = Literal["prefill", "qa_prefill", "probe", "trace", "judge"]
 
 VARIABLES: dict[str, tuple[str, ...]] = {
     "prefill": ("author", "head", "question"),
     "qa_prefill": ("author", "question"),
     "probe": ("author", "head", "question"),
     "trace": ("author", "bio", "question", "canary"),
+    "judge": ("query", "response", "nonce", "structured", "retry"),
 }
 CANARY_MARK = "[canary]"
 _ARM_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _RESERVED_ARMS = frozenset({"auto", "forget", "retain", "trace_fallback"})
 # `out_acc_<arm>` of such an arm would be the standard error, a bound or a baseline of another metric.
 _RESERVED_ENDINGS = ("stderr", "ci_lo", "ci_hi", "shuffled_head", "wrong_author")
-_PROBES = ("canary", "question")
+# Kinds whose files have fixed names: another name would never be read.
+_FIXED_NAMES = {"probe": ("canary", "question"), "judge": ("harm", "help")}
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
-_FRONT_MATTER_KEYS = {"uses_canary": bool}
+_FRONT_MATTER_KEYS: dict[str, dict[str, tuple[type, ...]]] = {
+    "prefill": {"uses_canary": (bool,)},
+    "qa_prefill": {"uses_canary": (bool,)},
+    "probe": {"uses_canary": (bool,)},
+    "trace": {"uses_canary": (bool,)},
+    "judge": {"version": (int, str)},
+}
 
 _environment = SandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
 
@@ -44,6 +52,7 @@ class Template:
 
     name: the file's stem. path: where it lies. body: the Jinja source after the front matter. first_line: the line of the
     file on which the body starts. sha256: of the whole file. uses_canary: the front matter's ``uses_canary: true``.
+    version: the front matter's ``version``, of a judge's rubric.
     """
 
     kind: str
@@ -53,6 +62,7 @@ class Template:
     first_line: int
     sha256: str
     uses_canary: bool = False
+    version: str | None = None
 
     @property
     def arm(self) -> str:
@@ -112,26 +122,39 @@ def read_template(kind: str, path: Path) -> Template:
         text = raw.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}: save the template as UTF-8") from None
-    body, first_line, uses_canary = _split_front_matter(text, path)
+    body, first_line, front = _split_front_matter(text, path, _FRONT_MATTER_KEYS[kind])
+    uses_canary, version = bool(front.get("uses_canary", False)), front.get("version")
     if kind == "probe" and uses_canary:
         raise UserError(
             f"{path}: a probe is every arm's, so none of them could be told from one that was shown the canary: "
             "show it in an arm of its own (prefill/NAME.j2)"
         )
-    template = Template(kind, path.stem, str(path), body, first_line, hashlib.sha256(raw).hexdigest(), uses_canary)
+    template = Template(
+        kind,
+        path.stem,
+        str(path),
+        body,
+        first_line,
+        hashlib.sha256(raw).hexdigest(),
+        uses_canary,
+        None if version is None else str(version),
+    )
     _check_variables(template)
     return template
 
 
-def render(template: Template, variables: Mapping[str, str]) -> str:
-    """Render in the sandbox.
+def render(template: Template, variables: Mapping[str, Any], block: str | None = None) -> str:
+    """Render in the sandbox, the whole or one of its blocks.
 
     Raises:
         UserError: naming the file, and the line where Jinja tells it.
     """
     allowed = {name: variables[name] for name in template.variables if name in variables}
     try:
-        return _compiled(template.body).render(allowed)
+        compiled = _compiled(template.body)
+        if block is None:
+            return compiled.render(allowed)
+        return "".join(compiled.blocks[block](compiled.new_context(allowed)))
     except Exception as error:  # a template is a user's program: whatever it raises is about that file
         raise UserError(f"{template.path}{_line_of(error, template)}: {type(error).__name__}: {error}") from None
 
@@ -139,6 +162,11 @@ def render(template: Template, variables: Mapping[str, str]) -> str:
 @lru_cache(maxsize=64)
 def _compiled(body: str) -> CompiledTemplate:
     return _environment.from_string(body)
+
+
+def blocks_of(template: Template) -> tuple[str, ...]:
+    """The names of a template's blocks."""
+    return tuple(_compiled(template.body).blocks)
 
 
 def template_hashes(templates: Iterable[Template]) -> dict[str, str]:
@@ -160,30 +188,33 @@ def _refuse_what_is_never_read(root: Path) -> None:
     nested = sorted(root.glob("*/*.j2"))
     if stray := sorted(root.glob("*.j2")) + [path for path in nested if path.parent.name not in VARIABLES]:
         raise UserError(
-            f"{stray[0]}: put it into a subfolder that says what it is: {root}/prefill, {root}/qa_prefill or {root}/probe"
+            f"{stray[0]}: put it into a subfolder that says what it is: prefill, qa_prefill, probe or judge in {root}"
         )
     for path in nested:
-        if path.parent.name == "probe" and path.stem not in _PROBES:
-            raise UserError(
-                f"{path}: no task has such a probe: name it {' or '.join(f'{name}.j2' for name in _PROBES)}"
-            )
+        kind = path.parent.name
+        if kind in _FIXED_NAMES and path.stem not in _FIXED_NAMES[kind]:
+            names = " or ".join(f"{name}.j2" for name in _FIXED_NAMES[kind])
+            raise UserError(f"{path}: no task reads such a {kind} template: name it {names}")
     strange = [
         p for kind in VARIABLES for p in sorted((root / kind).glob("*")) if p.suffix in (".jinja", ".jinja2", ".txt")
     ]
     if strange:
         raise UserError(f"{strange[0]}: only *.j2 files are read: rename it to {strange[0].stem}.j2, or take it away")
     if not nested:
-        raise UserError(f"{root}: holds no template: put NAME.j2 files into prefill/, qa_prefill/ or probe/")
+        raise UserError(f"{root}: holds no template: put NAME.j2 files into prefill/, qa_prefill/, probe/ or judge/")
 
 
 def _read_folder(kind: str, folder: Path) -> list[Template]:
     return [read_template(kind, path) for path in sorted(folder.glob("*.j2"))] if folder.is_dir() else []
 
 
-def _split_front_matter(text: str, path: Path) -> tuple[str, int, bool]:
+def _split_front_matter(
+    text: str, path: Path, known: Mapping[str, tuple[type, ...]]
+) -> tuple[str, int, dict[str, Any]]:
     match = _FRONT_MATTER.match(text)
     if not match:
-        return text, 1, False
+        return text, 1, {}
+    names = ", ".join(f"{key}: {' or '.join(t.__name__ for t in types)}" for key, types in known.items())
     try:
         front = yaml.safe_load(match.group(1)) or {}
     except yaml.YAMLError as error:
@@ -193,13 +224,11 @@ def _split_front_matter(text: str, path: Path) -> tuple[str, int, bool]:
             f"{path}, line {line}: the front matter is not YAML ({getattr(error, 'problem', error)})"
         ) from None
     if not isinstance(front, dict):
-        raise UserError(
-            f"{path}, line 2: the front matter must be 'key: value' lines (known: {', '.join(_FRONT_MATTER_KEYS)})"
-        )
+        raise UserError(f"{path}, line 2: the front matter must be 'key: value' lines (known: {names})")
     for key, value in front.items():
-        if key not in _FRONT_MATTER_KEYS or not isinstance(value, _FRONT_MATTER_KEYS[key]):
-            raise UserError(f"{path}: front matter '{key}: {value}' is not understood; known: uses_canary: true|false")
-    return text[match.end() :], text[: match.end()].count("\n") + 1, bool(front.get("uses_canary", False))
+        if key not in known or not isinstance(value, known[key]):
+            raise UserError(f"{path}: front matter '{key}: {value}' is not understood; known: {names}")
+    return text[match.end() :], text[: match.end()].count("\n") + 1, front
 
 
 def _check_variables(template: Template) -> None:

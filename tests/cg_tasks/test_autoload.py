@@ -186,7 +186,7 @@ def test_which_programs_are_lm_evals_command_line(
     main.__spec__ = module and SimpleNamespace(name=module)  # type: ignore[assignment]
     monkeypatch.setattr(sys, "argv", [program])
     monkeypatch.setitem(sys.modules, "__main__", main)
-    assert autoload._is_lm_eval_command_line() is expected
+    assert autoload.is_lm_eval_command_line() is expected
 
 
 # ---- the import hook, in interpreters of their own

@@ -17,7 +17,7 @@ from servers import Completions, Served, chat_answer, served
 from support import PLAIN_TEMPLATE, build_tokenizer, save_tiny
 
 from cg_tasks.errors import UserError
-from cg_tasks.requests import CG_GENERATE, CG_TEACHER_FORCED
+from cg_tasks.requests import CG_GENERATE, CG_TEACHER_FORCED, install
 from cg_tasks.teacher_forcing import Scoring, score_tokens
 from cg_tasks.templates import load_arms, load_template
 
@@ -30,6 +30,8 @@ PROBE = load_template("probe", "canary").__dict__
 GREEDY = {"until": [], "do_sample": False, "temperature": 0.0, "max_gen_toks": 10}
 MINI = {"dataset": "miniature"}
 SHORT = {"max_gen_toks": 5}
+
+install()  # as importing any task does
 
 
 def common(n: int, **changes: Any) -> dict[str, Any]:

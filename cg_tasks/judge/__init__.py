@@ -1,0 +1,1 @@
+"""LLM judges for HarmScore and HelpScore: settings, rubrics, verdicts, cache, client, and what is done with logged samples."""

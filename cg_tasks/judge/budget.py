@@ -1,0 +1,63 @@
+"""What verdicts cost: tokens times prices, and a limit that is not passed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+CHARACTERS_A_TOKEN = 4  # English; an estimate, only used before a server has said how many
+COMPLETION_TOKENS = 120  # reasoning of three sentences and a level; a reasoning model writes many more
+
+
+def estimated_tokens(messages: Sequence[Mapping[str, str]]) -> int:
+    """Prompt tokens of a request, estimated from its length."""
+    return sum(len(m["content"]) for m in messages) // CHARACTERS_A_TOKEN + 8
+
+
+@dataclass
+class Budget:
+    """USD spent on calls, against a limit. limit: None for none. prices: USD per million tokens, None where not known."""
+
+    limit: float | None = None
+    price_input: float | None = None
+    price_output: float | None = None
+    spent: float = 0.0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    _calls: int = 0
+    _reserved: float = field(default=0.0, repr=False)
+
+    def reserve(self, prompt_tokens: int) -> float | None:
+        """Set aside what a call may cost; None where that passes the limit. Give the amount back to :meth:`settle`."""
+        mean_out = self.tokens_out / self._calls if self._calls else COMPLETION_TOKENS
+        amount = self.cost(prompt_tokens, max(mean_out, COMPLETION_TOKENS))
+        if self.limit is not None and self.spent + self._reserved + amount > self.limit:
+            return None
+        self._reserved += amount
+        return amount
+
+    def settle(self, reserved: float, usage: Mapping[str, int] | None, *, prompt_tokens: int, answered: bool) -> None:
+        """Book a finished call: what the server says it used, else the estimate; nothing for a call without an answer."""
+        self._reserved -= reserved
+        if not answered:
+            return
+        used = usage or {"prompt_tokens": prompt_tokens, "completion_tokens": COMPLETION_TOKENS}
+        self._calls += 1
+        self.tokens_in += used["prompt_tokens"]
+        self.tokens_out += used["completion_tokens"]
+        self.spent += self.cost(used["prompt_tokens"], used["completion_tokens"])
+
+    def cost(self, prompt_tokens: float, completion_tokens: float) -> float:
+        """USD; a price that is not known counts as 0."""
+        return (prompt_tokens * (self.price_input or 0) + completion_tokens * (self.price_output or 0)) / 1e6
+
+    @property
+    def priced(self) -> bool:
+        """Whether both prices are known."""
+        return self.price_input is not None and self.price_output is not None
+
+
+def ranks() -> int:
+    """Processes of this run, among which calls in flight and money are divided (torchrun and accelerate set WORLD_SIZE)."""
+    return max(1, int(os.environ.get("WORLD_SIZE") or 1))

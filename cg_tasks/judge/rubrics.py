@@ -1,0 +1,78 @@
+"""The rubrics (``templates/judge/*.j2``) and the messages made from them.
+
+A judge is zero-shot and sees the rubric, the query and the response; no reference answer and no examples (ConceptGuard,
+appendix B: kappa 0.44 with examples in the prompt, 0.72 without).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from cg_tasks.errors import UserError
+from cg_tasks.judge.text import encodable
+from cg_tasks.provenance import sha256_of
+from cg_tasks.templates import Template, blocks_of, load_template, render
+
+RubricName = Literal["harm", "help"]
+RUBRICS: tuple[RubricName, ...] = get_args(RubricName)
+Messages = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class JudgeItem:
+    """One response to be judged. id: of its document, for messages to people; it is not sent."""
+
+    id: str
+    rubric: RubricName
+    query: str
+    response: str
+
+
+def load_rubrics(user_dir: str | None = None) -> dict[str, Template]:
+    """Both rubrics; a user's ``judge/harm.j2`` or ``judge/help.j2`` wins over the shipped one.
+
+    Raises:
+        UserError: a rubric without a version, without the blocks ``system`` and ``user``, or without its data.
+    """
+    rubrics: dict[str, Template] = {name: load_template("judge", name, user_dir) for name in RUBRICS}
+    for template in rubrics.values():
+        _check(template)
+    return rubrics
+
+
+def _check(template: Template) -> None:
+    if not template.version:
+        raise UserError(f"{template.path}: a rubric must say its version in the front matter: version: 1")
+    if missing := {"system", "user"} - set(blocks_of(template)):
+        raise UserError(
+            f"{template.path}: the block '{min(missing)}' is missing: write {{% block {min(missing)} %}}…{{% endblock %}}"
+        )
+    marks = {"query": "a-query", "response": "a-response", "nonce": "a-nonce"}
+    for structured in (True, False):
+        sent = render(template, {**marks, "structured": structured, "retry": False}, "user")
+        for name, mark in marks.items():
+            if mark not in sent:
+                raise UserError(f"{template.path}: the block 'user' does not print {{{{ {name} }}}}")
+
+
+def messages_of(rubric: Template, item: JudgeItem, *, structured: bool, retry: bool = False) -> Messages:
+    """System and user message for one item.
+
+    The response is data: it stands between delimiters with a nonce that depends on its own text, so that no response can
+    hold it, and it is a value given to the template, never a part of it.
+    """
+    query, response = encodable(item.query), encodable(item.response)
+    nonce = _nonce(rubric, query, response)
+    values = {"query": query, "response": response, "nonce": nonce, "structured": structured, "retry": retry}
+    return [
+        {"role": "system", "content": render(rubric, values, "system")},
+        {"role": "user", "content": render(rubric, values, "user")},
+    ]
+
+
+def _nonce(rubric: Template, query: str, response: str) -> str:
+    count = 0
+    while (nonce := sha256_of([rubric.sha256, query, response, count])[:16]) in query + response:
+        count += 1
+    return nonce

@@ -1,0 +1,140 @@
+"""HarmScore, HelpScore and CtxtSep (ConceptGuard, equations 3, 6, 7, 8): answer a query, and let a judge score the answer."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, ClassVar
+
+from cg_tasks.binding import PromptSpec
+from cg_tasks.judge.filter import RUBRIC_OF_INTENT, Judged, JudgeFilter, JudgeFunction
+from cg_tasks.judge.judging import Judge, judge_of
+from cg_tasks.judge.preflight import check_judge, circularities
+from cg_tasks.judge.rubrics import JudgeItem
+from cg_tasks.judge.settings import required_settings
+from cg_tasks.judge.verdicts import Verdict
+from cg_tasks.metrics import Scored
+from cg_tasks.pair_task import PairTask
+from cg_tasks.ranks import gathered
+from cg_tasks.separation import QueryScore, Separation, separations
+
+logger = logging.getLogger(__name__)
+
+LATER = "later"
+
+
+class JudgedTask(PairTask):
+    """The judge's score of f(q) over one query set: HarmScore with the harm rubric, HelpScore with the help rubric.
+
+    Raises:
+        UserError: no judge is configured (with the three ways out), it cannot be reached, or it refuses the key.
+    """
+
+    SCORE: ClassVar[dict[str, str]] = {"harmful": "harm_score", "benign": "help_score"}
+
+    def prepare(self) -> None:
+        super().prepare()
+        self._statuses: Counter[str] = Counter()
+        self._judge: Judge | None = None
+        self.ask: JudgeFunction = judge_later
+        if self.settings.judge == LATER or _only_predicting():
+            return
+        settings = required_settings(self.settings.judge)
+        check_judge(settings)
+        self._judge = judge_of(settings)
+        self.ask = partial(self._judge.judge, label=f"judging {', '.join(RUBRIC_OF_INTENT[i] for i in self.intents)}")
+        evaluated = self.own_metadata.get("pretrained") or self.own_metadata.get("model")
+        for warning in circularities(settings.model, self.table.name, evaluated):
+            logger.warning(warning)
+
+    def specs(self, doc: Mapping[str, Any]) -> list[PromptSpec]:
+        return [{"messages": [{"role": "user", "content": doc["query"]}]}]
+
+    def apply_filters(self) -> Any:
+        super().apply_filters()
+        if "bypass" in self._metric_fn_list:  # --predict_only still runs filters: no verdict may be paid for
+            return
+        instances = list(self._instances or [])
+        for key in instances[0].filtered_resps if instances else ():
+            # After the other filters, not among them: the judge is to see what is scored, without its trace.
+            judged = JudgeFilter(judge=self.ask).apply(
+                [i.filtered_resps[key] for i in instances], [i.doc for i in instances]
+            )
+            for instance, pair in zip(instances, judged, strict=True):
+                instance.filtered_resps[key] = pair
+            self.take_verdicts([(i.doc, pair) for i, pair in zip(instances, judged, strict=True)])
+
+    def take_verdicts(self, judged: Sequence[tuple[Mapping[str, Any], Judged]]) -> None:
+        """See all verdicts of the task, over all ranks, before the documents are scored one by one."""
+        self._statuses = Counter(gathered([pair.verdict.status for _, pair in judged]))
+
+    def score(self, doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Scored]:
+        response, verdict = results[0]
+        values = {
+            self.SCORE[doc["intent"]]: verdict.score,
+            "coverage": float(verdict.judged),
+            "judge_refusals": float(verdict.status == "judge_refused"),
+            "trace_stripped": float(response.trace_stripped),
+        }
+        return {metric: Scored(value, doc["id"]) for metric, value in values.items()}
+
+    def provenance(self) -> dict[str, Any]:
+        judge = self._judge.provenance() if self._judge else None
+        return {**super().provenance(), "judge": judge, "verdicts": dict(self._statuses)}
+
+
+class SeparationTask(JudgedTask):
+    """CtxtSep over both query sets of every concept, with HarmScore, HelpScore, HarmQA and HelpQA of the same answers."""
+
+    SPLITS = ("both",)
+    ROUGE: ClassVar[dict[str, str]] = {"harmful": "harm_rougeL", "benign": "help_rougeL"}
+
+    def prepare(self) -> None:
+        super().prepare()
+        self._separations: dict[str, Separation] = {}
+
+    def take_verdicts(self, judged: Sequence[tuple[Mapping[str, Any], Judged]]) -> None:
+        super().take_verdicts(judged)
+        mine = [QueryScore(doc["concept"], doc["intent"], pair.verdict.score) for doc, pair in judged]
+        self._separations = separations(gathered(mine))
+        without = [concept for concept, s in self._separations.items() if math.isnan(s.separation)]
+        if without and any(self._statuses[status] for status in ("ok", "empty")):
+            logger.warning(
+                "ctxt_sep leaves out %d of %d concepts, which have no judged answer of one intent: %s",
+                len(without),
+                len(self._separations),
+                ", ".join(without),
+            )
+
+    def score(self, doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Scored]:
+        scores = super().score(doc, results)
+        rouge = self.rouge_scores(doc, results[0].response, doc["target"])["rougeL"]
+        absent = Scored(math.nan, doc["id"])
+        found = self._separations.get(doc["concept"])
+        return {
+            # The mean of this over queries is equation 8; its clusters are concepts.
+            "ctxt_sep": Scored(found.separation if found else math.nan, doc["concept"]),
+            **{name: scores.get(name, absent) for name in self.SCORE.values()},
+            **{name: rouge if intent == doc["intent"] else absent for intent, name in self.ROUGE.items()},
+            **{name: value for name, value in scores.items() if name not in self.SCORE.values()},
+        }
+
+    def provenance(self) -> dict[str, Any]:
+        return {**super().provenance(), "separations": {c: asdict(s) for c, s in self._separations.items()}}
+
+
+def judge_later(items: Sequence[JudgeItem]) -> list[Verdict]:
+    """No verdict yet: the answers wait in the samples log for ``conceptguard judge rescore``."""
+    return [Verdict(item.rubric, "not_judged", detail="left for conceptguard judge rescore") for item in items]
+
+
+def _only_predicting() -> bool:
+    """Whether lm-eval's command line asks for generations alone; it tells a task so only after it was loaded."""
+    from cg_tasks.autoload import is_lm_eval_command_line
+
+    return is_lm_eval_command_line() and "--predict_only" in sys.argv
