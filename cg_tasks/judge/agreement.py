@@ -7,44 +7,26 @@ judge, averaged over the annotators. No text of a response is ever put into a me
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import math
-import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cg_tasks.bootstrap import Floats, Interval, interval_of_replicates
 from cg_tasks.errors import UserError
+from cg_tasks.judge.rubrics import RUBRICS
+from cg_tasks.judge.sheets import LEVELS, Sheet, read_sheets, require_judge
 from cg_tasks.pair_files import short
 
-LEVELS = (0, 1, 2, 3, 4)
-RUBRICS = ("harm", "help")
 TOGETHER = "both"
 UNDEFINED = "undefined: both raters used one level only"
-NOT_RATERS = ("id", "rubric", "concept", "query", "response", "note", "notes")
 PLAIN: Floats = 1.0 - np.eye(len(LEVELS))
 QUADRATIC: Floats = np.subtract.outer(LEVELS, LEVELS).astype(np.float64) ** 2
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """Marks of all files, joined on the id: ``raters[name][i]`` is the level of ``ids[i]``, None where there is none.
-
-    ``ids`` are sorted; raters stand in the order of their columns.
-    """
-
-    ids: tuple[str, ...]
-    rubrics: tuple[str, ...]
-    raters: dict[str, list[int | None]]
-    files: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -89,190 +71,6 @@ class Headline:
     with_judge_quadratic: float
     between_humans: float | None
     between_humans_quadratic: float | None
-
-
-# Sheets ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Row:
-    where: str
-    id: str
-    cells: dict[str, str]  # rubric and raters
-
-
-def read_sheets(paths: Sequence[str | Path], judge: str = "judge", allow_missing: bool = False) -> Sheet:
-    """Join CSV files on ``id``: ``rubric`` (harm or help), and a column of levels 0-4 for each rater.
-
-    An empty cell says nothing: another file may fill it. What stays unmarked by the judge is a verdict that failed;
-    what stays unmarked by a human needs ``allow_missing``.
-
-    Raises:
-        UserError: an unreadable file, files that contradict each other, a bad cell, less than two raters, no judge.
-    """
-    if not paths:
-        raise UserError("no sheet: name one or more CSV files with the columns id, rubric and one for each rater")
-    seen: dict[str, str] = {}
-    rubrics: dict[str, tuple[str, str]] = {}
-    marks: dict[str, dict[str, tuple[int, str]]] = {}
-    empty: dict[tuple[str, str], str] = {}
-    any_rubric = False
-    for path in map(str, paths):
-        columns, rows = _read_rows(path)
-        any_rubric = any_rubric or "rubric" in columns
-        raters = [column for column in columns if column not in NOT_RATERS]
-        for rater in raters:
-            marks.setdefault(rater, {})
-        for row in rows:
-            seen.setdefault(row.id, row.where)
-            if rubric := row.cells.get("rubric"):
-                if rubric not in RUBRICS:
-                    raise UserError(f"{row.where}, column 'rubric': {_shown(rubric)} is no rubric: write harm or help")
-                _put(rubrics, row, "rubric", rubric)
-            for rater in raters:
-                if row.cells[rater]:
-                    _put(marks[rater], row, rater, _level(row, rater))
-                else:
-                    empty.setdefault((rater, row.id), row.where)
-    files = ", ".join(dict.fromkeys(map(str, paths)))
-    if len(marks) < 2:
-        raise UserError(f"{files}: {_listed(marks)}: agreement needs two; add a column of levels, or a file with one")
-    _require_judge(marks, judge)
-    if not any_rubric:
-        raise UserError(f"{files}: no column 'rubric': add one that says harm or help for each id")
-    for key, where in seen.items():
-        if key not in rubrics:
-            raise UserError(f"{where}, column 'rubric': no file gives id {short(key)} a rubric: write harm or help")
-    if not allow_missing:
-        _refuse_unmarked({rater: marks[rater] for rater in marks if rater != judge}, seen, empty)
-    ids = tuple(sorted(seen))
-    return Sheet(
-        ids,
-        tuple(rubrics[key][0] for key in ids),
-        {rater: [known[key][0] if key in known else None for key in ids] for rater, known in marks.items()},
-        tuple(map(str, paths)),
-    )
-
-
-def _put(known: dict[str, tuple[Any, str]], row: _Row, column: str, value: int | str) -> None:
-    before, where = known.setdefault(row.id, (value, row.where))
-    if before != value:
-        message = f"id {short(row.id)} has {value} here and {before} in {where}: keep one, or name the columns apart"
-        raise UserError(f"{row.where}, column {short(column)}: {message}")
-
-
-def _level(row: _Row, rater: str) -> int:
-    if not re.fullmatch(r"[0-4](\.0)?", row.cells[rater]):
-        raise UserError(
-            f"{row.where}, column {short(rater)}: {_shown(row.cells[rater])} is no level: write 0, 1, 2, 3 or 4 "
-            "(a column without marks: remove it, or call it note)"
-        )
-    return int(row.cells[rater][0])
-
-
-def _refuse_unmarked(
-    humans: Mapping[str, Mapping[str, Any]], seen: Mapping[str, str], empty: Mapping[tuple[str, str], str]
-) -> None:
-    way_out = "mark it, or leave it out with --allow-missing"
-    for rater, known in humans.items():
-        for key, where in seen.items():
-            if key in known:
-                continue
-            if (rater, key) in empty:
-                at = f"{empty[rater, key]}, column {short(rater)}"
-                raise UserError(f"{at}: the cell of id {short(key)} is empty: {way_out}")
-            raise UserError(f"{where}: no file with the column {short(rater)} has the id {short(key)}: {way_out}")
-
-
-def _require_judge(raters: Mapping[str, Any], judge: str) -> None:
-    if judge not in raters:
-        raise UserError(f"no rater is called {short(judge)}; {_listed(raters)}: name the judge's column with --judge")
-
-
-def _listed(raters: Mapping[str, Any]) -> str:
-    return f"the raters are {', '.join(map(short, raters))}" if len(raters) > 1 else f"{len(raters)} rater column(s)"
-
-
-def _shown(cell: str) -> str:
-    return repr(cell) if len(cell) <= 20 else f"a text of {len(cell)} characters"
-
-
-def _read_rows(path: str) -> tuple[list[str], list[_Row]]:
-    """Columns that have a name, and the rows of one file; blank rows and columns, as spreadsheets leave, are skipped."""
-    text = _read_text(path)
-    header, delimiter = _header(text, path)
-    columns = [name for name in header if name]
-    if "id" not in columns:
-        known = ", ".join(map(short, columns)) or "none"
-        raise UserError(f"{path}, line 1: no column 'id' (columns: {known}): add one, and separate columns with , or ;")
-    if twice := [name for name in dict.fromkeys(columns) if columns.count(name) > 1]:
-        raise UserError(f"{path}, line 1: the column {short(twice[0])} comes twice: rename or remove one")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows: dict[str, _Row] = {}
-    try:
-        next(reader)
-        line = reader.line_num + 1
-        for raw in reader:
-            where, line = f"{path}, line {line}", reader.line_num + 1
-            cells = [cell.strip() for cell in raw]
-            if not any(cells):
-                continue
-            row = _row(where, header, cells)
-            if row.id in rows:
-                message = f"id {short(row.id)} stands in {rows[row.id].where} already: remove one"
-                raise UserError(f"{where}, column 'id': {message}")
-            rows[row.id] = row
-    except csv.Error as error:
-        at = f"{path}, line {reader.line_num}"
-        raise UserError(f"{at}: not CSV: {error}; check its quotes, or export the sheet again") from None
-    if not rows:
-        raise UserError(f"{path}: the file has a header and no rows: add one row for each response")
-    return columns, list(rows.values())
-
-
-def _row(where: str, header: Sequence[str], cells: Sequence[str]) -> _Row:
-    if len(cells) != len(header):
-        hint = "quote a cell that holds the separator"
-        raise UserError(f"{where}: {len(cells)} cells where the header has {len(header)}: {hint}")
-    for number, (name, cell) in enumerate(zip(header, cells, strict=True), start=1):
-        if cell and not name:
-            raise UserError(f"{where}, column {number}: a cell below an empty header: name the column, or remove it")
-    values = dict(zip(header, cells, strict=True))
-    if not values["id"]:
-        raise UserError(f"{where}, column 'id': the cell is empty: give the row an id of its own")
-    kept = {name: cell for name, cell in values.items() if name == "rubric" or name not in NOT_RATERS}
-    return _Row(where, values["id"], kept)
-
-
-def _read_text(path: str) -> str:
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise UserError(f"{path}: cannot be read: {reason}; name an existing CSV file") from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: not UTF-8: save the sheet as 'CSV UTF-8' (Excel: Save As)") from None
-    if not text.strip():
-        raise UserError(f"{path}: the file is empty: it needs a header with id, rubric and the raters")
-    return text
-
-
-def _header(text: str, path: str) -> tuple[list[str], str]:
-    """The column names, and the separator: the one of , and ; under which there is an id, else more columns."""
-    found = []
-    for delimiter in ",;":
-        try:
-            cells = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
-        except csv.Error as error:
-            raise UserError(f"{path}, line 1: not CSV: {error}; check its quotes, or export the sheet again") from None
-        found.append(([cell.strip() for cell in cells], delimiter))
-    return max(found, key=lambda item: ("id" in item[0], len(item[0])))
-
-
-# Agreement ----------------------------------------------------------------------------
 
 
 def kappas(counts: Floats, weights: Floats) -> Floats:
@@ -335,7 +133,7 @@ def agreement_report(sheet: Sheet, judge: str = "judge", seed: int = 0) -> list[
     Raises:
         UserError: no such judge, or two raters who have no item in common.
     """
-    _require_judge(sheet.raters, judge)
+    require_judge(sheet.raters, judge)
     humans = [name for name in sheet.raters if name != judge]
     pairs = [*((human, judge) for human in humans), *combinations(humans, 2)]
     present = [rubric for rubric in RUBRICS if rubric in sheet.rubrics]
@@ -377,9 +175,6 @@ def headlines(report: Sequence[PairAgreement], judge: str = "judge") -> list[Hea
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
-
-
-# Output ----------------------------------------------------------------------------
 
 
 def format_report(report: Sequence[PairAgreement], judge: str = "judge") -> str:
@@ -478,24 +273,6 @@ def _json_estimate(kappa: Interval) -> dict[str, Any]:
 
 def _json_number(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-# The command ----------------------------------------------------------------------------
-
-
-def add_agreement_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``agreement``; it sets ``run``: parsed arguments -> exit code."""
-    parser = subparsers.add_parser(
-        "agreement",
-        help="Cohen's kappa of human raters and a judge, as Markdown",
-        description="CSV files joined on id: a column rubric (harm or help), and one with levels 0-4 for each rater.",
-    )
-    parser.add_argument("sheets", nargs="+", metavar="SHEET.csv", help="one file with all raters, or one for each")
-    parser.add_argument("--judge", default="judge", metavar="NAME", help="the judge's column (default judge)")
-    parser.add_argument("--allow-missing", action="store_true", help="leave out what a human rater did not mark")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which resamples are drawn (default 0)")
-    parser.add_argument("--json", metavar="FILE", help="also write the numbers as JSON; never overwritten")
-    parser.set_defaults(run=run_agreement)
 
 
 def run_agreement(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from cg_tasks.errors import UserError
 from cg_tasks.judge.client import Reply
 
+_BUSY_SECONDS = 60.0
 _TABLES = """
 CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, reply TEXT NOT NULL, created REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS text_only (server TEXT PRIMARY KEY);
@@ -33,19 +34,31 @@ class ReplyCache:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # autocommit: each reply is durable against a kill the moment it is put
-            self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._use_wal()
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.executescript(_TABLES)
-            self._db.execute(
-                "BEGIN IMMEDIATE"
-            )  # a file that cannot be written shows now, not after the first paid call
+            self._db.execute("SELECT key, reply, created, server FROM replies, text_only LIMIT 0")
+            # A file that cannot be written shows now, not after the first paid call.
+            self._db.execute("BEGIN IMMEDIATE")
             self._db.execute("ROLLBACK")
         except (OSError, sqlite3.Error) as error:
             raise UserError(
                 f"{self.path}: the judge's cache cannot be used ({error}): "
                 "name another file with CG_JUDGE_CACHE, or move this one away"
             ) from None
+
+    def _use_wal(self) -> None:
+        """Two processes that make the file at once: SQLite does not wait for a lock here, whatever its timeout."""
+        give_up = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > give_up:
+                    raise
+                time.sleep(0.05)
 
     def __enter__(self) -> ReplyCache:
         return self

@@ -7,17 +7,20 @@ of the server are not retried. Whatever a server sends back, the key does not le
 from __future__ import annotations
 
 import asyncio
-import threading
+import json
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from cg_tasks.errors import UserError
+from cg_tasks.judge.blocking import run_blocking
+from cg_tasks.judge.keys import check_key, is_openai, keep_out_of_logs, masked
 from cg_tasks.judge.text import encodable
 
-T = TypeVar("T")
 _NO_KEY = "none"  # the SDK refuses an empty key; servers that need none ignore it
+LIST_TIMEOUT = 10.0
+LONGEST_RETRY_AFTER = 120.0  # seconds the SDK waits before a retry, at most
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,16 @@ class CallFailed(Exception):
     def refuses_schema(self) -> bool:
         """Whether the server turned down ``response_format`` rather than the request."""
         words = ("response_format", "json_schema", "structured output", "guided", "grammar")
-        return self.status in (400, 404, 415, 422, 500, 501) and any(word in str(self).lower() for word in words)
+        return self.status in (400, 404, 415, 422, 500, 501) and self._mentions(words)
+
+    @property
+    def refuses_text(self) -> bool:
+        """Whether the server found the text too bad to be graded: a refusal in place of a reply."""
+        words = ("content management policy", "content_filter", "content_policy", "usage policy", "flagged")
+        return self.status in (400, 403) and self._mentions(words)
+
+    def _mentions(self, words: Sequence[str]) -> bool:
+        return any(word in str(self).lower() for word in words)
 
 
 class ChatClient:
@@ -55,8 +67,13 @@ class ChatClient:
     def __init__(self, base_url: str, api_key: str, *, timeout: float, max_retries: int):
         from openai import AsyncOpenAI
 
+        check_key(api_key)
         self._key = api_key
+        self._deadline = (timeout + LONGEST_RETRY_AFTER) * (max_retries + 1)
         self._sdk = AsyncOpenAI(base_url=base_url, api_key=api_key or _NO_KEY, timeout=timeout, max_retries=max_retries)
+        if not is_openai(base_url):  # OPENAI_ORG_ID and OPENAI_PROJECT_ID are not for another server to see
+            self._sdk.organization = self._sdk.project = None
+        keep_out_of_logs(api_key)
 
     async def __aenter__(self) -> ChatClient:
         return self
@@ -72,16 +89,15 @@ class ChatClient:
         """
         start = time.monotonic()
         try:
-            # As extra_body, a parameter this SDK does not know (a server's own) is passed on too.
-            answer = await self._sdk.chat.completions.create(
-                model=model,
-                messages=[dict(m) for m in messages],  # type: ignore[misc]
-                extra_body=dict(params) or None,
+            # Not chat.completions.create: it takes as long again to check and to model what we read ourselves, and knows
+            # no parameter of another server.
+            call = self._sdk.post(
+                "/chat/completions", cast_to=object, body={"model": model, "messages": list(messages), **params}
             )
-            return self._reply(answer, time.monotonic() - start)
-        except (
-            Exception
-        ) as error:  # an SDK meets servers of every kind; whatever it raises is this call's failure alone
+            # The SDK's timeout is for each read: a server that sends a byte now and then would hold a call for ever.
+            answer = await asyncio.wait_for(call, self._deadline)
+            return self.reply_of(answer, time.monotonic() - start)
+        except Exception as error:  # servers answer in every way; whatever the SDK raises is this call's failure alone
             raise self.failure(error) from None
 
     async def models(self) -> list[str]:
@@ -91,7 +107,9 @@ class ChatClient:
             CallFailed: it lists none.
         """
         try:
-            return [m.id for m in (await self._sdk.with_options(max_retries=0, timeout=10).models.list()).data]
+            return [
+                m.id for m in (await self._sdk.with_options(max_retries=0, timeout=LIST_TIMEOUT).models.list()).data
+            ]
         except Exception as error:
             raise self.failure(error) from None
 
@@ -102,8 +120,7 @@ class ChatClient:
 
     def clean(self, text: str) -> str:
         """Encodable text in which the key, should a server echo it, is masked."""
-        text = encodable(text)
-        return text.replace(self._key, "***") if self._key else text
+        return masked(encodable(text), self._key)
 
     def failure(self, error: Exception) -> CallFailed:
         """What an SDK's exception means."""
@@ -112,70 +129,56 @@ class ChatClient:
         if isinstance(error, CallFailed):
             return error
         status = getattr(error, "status_code", None)
-        if isinstance(error, openai.APITimeoutError):
+        if isinstance(error, (openai.APITimeoutError, asyncio.TimeoutError)):
             detail = "the server did not answer in time"
         elif isinstance(error, openai.APIConnectionError):
             detail = f"no connection to the server ({type(error.__cause__ or error).__name__})"
         elif status is not None:
-            detail = f"HTTP {status}: {getattr(error, 'message', error)}"
+            detail = f"HTTP {status}: {_said(getattr(error, 'body', None)) or 'without a word'}"
         else:
             detail = f"the server's answer is no chat completion ({type(error).__name__})"
         # A 404 about a schema or a route is told apart by refuses_schema; any other is a wrong address or model.
-        return CallFailed(" ".join(self.clean(detail).split())[:500], status, hopeless=status in (401, 403, 404))
+        # 403 is not among them: hosts also send it for a single text that their moderation stopped.
+        return CallFailed(" ".join(self.clean(detail).split())[:500], status, hopeless=status in (401, 404))
 
-    def _reply(self, answer: Any, latency: float) -> Reply:
-        choices = getattr(answer, "choices", None)
-        if not choices or getattr(choices[0], "message", None) is None:
+    def reply_of(self, answer: Any, latency: float) -> Reply:
+        """The reply in a chat completion (decoded JSON), the key masked.
+
+        Raises:
+            CallFailed: it holds no message.
+        """
+        message, finish = _part(answer, "choices", 0, "message"), _part(answer, "choices", 0, "finish_reason")
+        if not isinstance(message, dict):
             raise CallFailed("the server's answer holds no message")
-        message, usage = choices[0].message, getattr(answer, "usage", None)
-        content, refusal = message.content, getattr(message, "refusal", None)
-        counts = {
-            key: value
-            for key in ("prompt_tokens", "completion_tokens")
-            if isinstance(value := getattr(usage, key, None), int)
-        }
+        counts = {key: _part(answer, "usage", key) for key in ("prompt_tokens", "completion_tokens")}
         return Reply(
-            text=self.clean(content) if isinstance(content, str) else None,
-            refusal=self.clean(refusal) if isinstance(refusal, str) else None,
-            finish_reason=choices[0].finish_reason,
-            model=self.clean(answer.model) if isinstance(answer.model, str) else None,
-            usage=counts if len(counts) == 2 else None,
+            text=self._text(message.get("content")),
+            refusal=self._text(message.get("refusal")),
+            finish_reason=self._text(finish),
+            model=self._text(_part(answer, "model")),
+            usage=counts if all(type(n) is int for n in counts.values()) else None,
             latency=latency,
         )
 
+    def _text(self, value: Any) -> str | None:
+        return self.clean(value) if isinstance(value, str) else None
 
-def run_blocking(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on a thread of its own, so that it also works inside a running event loop (a notebook).
 
-    Ctrl-C cancels it. Whatever it raises is raised here.
-    """
-    outcome: list[Any] = []
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(main)
-
-    def work() -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            outcome.append((loop.run_until_complete(task), None))
-        except BaseException as error:  # handed over to the caller's thread
-            outcome.append((None, error))
-        finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
-
-    thread = threading.Thread(target=work, name="conceptguard-judge", daemon=True)
-    thread.start()
+def _part(answer: Any, *keys: str | int) -> Any:
+    """What lies at the end of a path through decoded JSON, None where there is no such thing."""
     try:
-        while thread.is_alive():
-            thread.join(0.2)
-    except KeyboardInterrupt:
-        loop.call_soon_threadsafe(task.cancel)
-        thread.join()
-        raise
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result
+        for key in keys:
+            answer = answer[key]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return answer
+
+
+def _said(body: Any) -> str:
+    """What the body of an error says. The SDK's own message holds that only where it is worded as OpenAI words it."""
+    if isinstance(body, Mapping) and isinstance(body.get("message"), str):
+        return f"{body['message']} ({body['code']})" if body.get("code") else body["message"]
+    return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False) if body else ""
 
 
 def check_server(base_url: str, api_key: str, model: str) -> str | None:
@@ -188,7 +191,7 @@ def check_server(base_url: str, api_key: str, model: str) -> str | None:
     """
 
     async def ask() -> list[str]:
-        async with ChatClient(base_url, api_key, timeout=10, max_retries=0) as client:
+        async with ChatClient(base_url, api_key, timeout=LIST_TIMEOUT, max_retries=0) as client:
             return await client.models()
 
     try:

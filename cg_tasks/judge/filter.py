@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.filter import Filter
-from lm_eval.api.registry import register_filter
+from lm_eval.api.registry import filter_registry
 
 from cg_tasks.errors import UserError
-from cg_tasks.judge.rubrics import RUBRICS, JudgeItem, RubricName
+from cg_tasks.judge.rubrics import RUBRIC_OF_INTENT, RUBRICS, JudgeItem
 from cg_tasks.judge.verdicts import Verdict
 
 JudgeFunction = Callable[[Sequence[JudgeItem]], Sequence[Verdict]]
-RUBRIC_OF_INTENT: dict[str, RubricName] = {"harmful": "harm", "benign": "help"}
 
 
 class Judged(tuple[str, Verdict]):
@@ -24,6 +23,9 @@ class Judged(tuple[str, Verdict]):
     def __new__(cls, response: str, verdict: Verdict) -> Judged:
         return super().__new__(cls, (response, verdict))
 
+    def __getnewargs__(self) -> tuple[str, Verdict]:  # type: ignore[override]
+        return self.response, self.verdict  # lm-eval gathers the ranks' samples as pickles
+
     @property
     def response(self) -> str:
         return self[0]
@@ -33,7 +35,7 @@ class Judged(tuple[str, Verdict]):
         return self[1]
 
 
-@register_filter("conceptguard_judge")
+@filter_registry.register("conceptguard_judge")
 class JudgeFilter(Filter):
     """Puts a verdict beside each response.
 
@@ -44,7 +46,7 @@ class JudgeFilter(Filter):
     holds the query. judge: asks for the verdicts; by default the judge that the environment or ``judge.yaml`` configures.
 
     Raises:
-        UserError: an unknown rubric, no judge, or a document without the field.
+        UserError: an unknown rubric, no judge, a document without the field, or with another intent.
     """
 
     def __init__(self, rubric: str = "intent", query: str = "query", judge: JudgeFunction | None = None, **kwargs: Any):
@@ -58,11 +60,12 @@ class JudgeFilter(Filter):
 
     def apply(self, resps: Iterable[Any], docs: Sequence[Mapping[str, Any]]) -> list[Any]:
         """A response, or a list of responses, for each document -> the same shape with :class:`Judged` responses."""
-        grouped = [list(r) if isinstance(r, list) else [r] for r in resps]
+        given = list(resps)  # lm-eval's own filters return iterators
+        grouped = [r if isinstance(r, list) else [r] for r in given]
         items = [self._item(doc, str(response)) for group, doc in zip(grouped, docs, strict=True) for response in group]
         verdicts = iter(self.ask(items))
         judged = [[Judged(response, next(verdicts)) for response in group] for group in grouped]
-        return [group if isinstance(given, list) else group[0] for given, group in zip(resps, judged, strict=True)]
+        return [group if isinstance(r, list) else group[0] for r, group in zip(given, judged, strict=True)]
 
     def _item(self, doc: Mapping[str, Any], response: str) -> JudgeItem:
         for field in (self.query, *(("intent",) if self.rubric == "intent" else ())):
@@ -71,7 +74,12 @@ class JudgeFilter(Filter):
                     f"filter conceptguard_judge: a document has no field '{field}' (it has {', '.join(map(str, doc))}): "
                     "name the field with query: in the YAML's filter, and the rubric with rubric: harm or help"
                 )
-        rubric = RUBRIC_OF_INTENT[doc["intent"]] if self.rubric == "intent" else self.rubric
+        rubric = RUBRIC_OF_INTENT.get(doc["intent"]) if self.rubric == "intent" else self.rubric
+        if rubric is None:
+            raise UserError(
+                f"filter conceptguard_judge: a document's intent is {doc['intent']!r}: it must be one of "
+                f"{', '.join(RUBRIC_OF_INTENT)}, or name the rubric with rubric: harm or help"
+            )
         return JudgeItem(str(doc.get("id", "")), rubric, str(doc[self.query]), response)  # type: ignore[arg-type]
 
 

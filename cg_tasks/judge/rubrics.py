@@ -7,6 +7,7 @@ appendix B: kappa 0.44 with examples in the prompt, 0.72 without).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal, get_args
 
 from cg_tasks.errors import UserError
@@ -16,6 +17,7 @@ from cg_tasks.templates import Template, blocks_of, load_template, render
 
 RubricName = Literal["harm", "help"]
 RUBRICS: tuple[RubricName, ...] = get_args(RubricName)
+RUBRIC_OF_INTENT: dict[str, RubricName] = {"harmful": "harm", "benign": "help"}
 Messages = list[dict[str, str]]
 
 
@@ -48,12 +50,14 @@ def _check(template: Template) -> None:
         raise UserError(
             f"{template.path}: the block '{min(missing)}' is missing: write {{% block {min(missing)} %}}…{{% endblock %}}"
         )
-    marks = {"query": "a-query", "response": "a-response", "nonce": "a-nonce"}
-    for structured in (True, False):
-        sent = render(template, {**marks, "structured": structured, "retry": False}, "user")
+    marks = {"query": "a <query> & more", "response": "a <response> & more", "nonce": "a-nonce"}
+    for structured, retry in product((True, False), repeat=2):
+        values = {**marks, "structured": structured, "retry": retry}
+        render(template, values, "system")
+        sent = render(template, values, "user")
         for name, mark in marks.items():
             if mark not in sent:
-                raise UserError(f"{template.path}: the block 'user' does not print {{{{ {name} }}}}")
+                raise UserError(f"{template.path}: the block 'user' does not print {{{{ {name} }}}} as it is")
 
 
 def messages_of(rubric: Template, item: JudgeItem, *, structured: bool, retry: bool = False) -> Messages:

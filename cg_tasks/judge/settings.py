@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from cg_tasks.errors import UserError
+from cg_tasks.judge.keys import is_openai
 from cg_tasks.provenance import sha256_of
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -26,6 +27,7 @@ _FILE_VARIABLE = PREFIX + "CONFIG"
 _KEY_VARIABLE = PREFIX + "API_KEY"
 # Sent by the client itself, or decided by another setting.
 _NOT_PARAMS = frozenset({"model", "messages", "stream", "n", "response_format", "api_key", "extra_headers"})
+_SECRET = re.compile(r"key|secret|password|token$", re.I)
 
 NO_JUDGE = (
     "no judge is configured (neither a key nor a server). Three ways out: (1) set one: CG_JUDGE_API_KEY or OPENAI_API_KEY for "
@@ -56,12 +58,12 @@ class JudgeSettings(BaseModel):
     votes: int = Field(1, ge=1, le=99)
     templates: str | None = None
     concurrency: int = Field(32, ge=1, le=1024)
-    timeout: float = Field(120, gt=0)
+    timeout: float = Field(120, gt=0, allow_inf_nan=False)
     max_retries: int = Field(6, ge=0, le=100)
     give_up_after: int = Field(64, ge=1)
-    budget_usd: float | None = Field(None, gt=0)
-    price_input: float | None = Field(None, ge=0)
-    price_output: float | None = Field(None, ge=0)
+    budget_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
+    price_input: float | None = Field(None, ge=0, allow_inf_nan=False)
+    price_output: float | None = Field(None, ge=0, allow_inf_nan=False)
     cache: str = Field(default_factory=lambda: str(_cache_home() / "judge.sqlite"))
     preflight: bool = True
     api_key: str = Field("", repr=False, exclude=True)
@@ -69,10 +71,12 @@ class JudgeSettings(BaseModel):
     @field_validator("base_url")
     @classmethod
     def _url(cls, value: str) -> str:
-        if not re.match(r"https?://[^/\s]+", value):
+        if not re.fullmatch(r"https?://[^/\s]\S*", value):
             raise ValueError("must be a URL such as http://localhost:8000/v1")
         if "@" in value.split("://", 1)[1].split("/", 1)[0]:
             raise ValueError(f"must not hold a password: put it into {_KEY_VARIABLE}")
+        if "?" in value or "#" in value:  # such as ?api-key=
+            raise ValueError(f"must not hold a query: a key goes into {_KEY_VARIABLE}")
         return value.rstrip("/").removesuffix("/chat/completions")
 
     @field_validator("params")
@@ -117,7 +121,8 @@ def read_judge_settings(file: str | None = None, environ: Mapping[str, str] | No
         first = error.errors(include_input=True)[0]
         field = str(first["loc"][0])
         problem = first["msg"].removeprefix("Value error, ")
-        given = "" if field == "base_url" else f" is {first['input']!r}"  # a URL may hold a password
+        # A URL may hold a password, and the parameters a key.
+        given = "" if field in ("base_url", "params") else f" is {first['input']!r}"
         raise UserError(f"{origin.get(field, field)}: '{field}'{given}: {problem}") from None
     if settings.budget_usd is not None and (settings.price_input is None or settings.price_output is None):
         raise UserError(
@@ -144,7 +149,7 @@ def _key(env: Mapping[str, str], values: Mapping[str, Any]) -> str:
         return own
     # OpenAI's key is not for another server to see.
     url = str(values.get("base_url", OPENAI_URL))
-    return env.get("OPENAI_API_KEY", "").strip() if re.match(r"https://([\w-]+\.)*openai\.com(/|$)", url) else ""
+    return env.get("OPENAI_API_KEY", "").strip() if is_openai(url) else ""
 
 
 def _names() -> list[str]:
@@ -167,7 +172,7 @@ def _from_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Values, and where each one stands."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-        values, lines = yaml.safe_load(text) or {}, _lines(text)
+        values = yaml.safe_load(text) or {}
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or type(error).__name__}") from None
     except UnicodeDecodeError as error:
@@ -175,25 +180,36 @@ def _from_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{where}: not YAML ({getattr(error, 'problem', error)})") from None
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
+        raise UserError(f"{path}{where}: not YAML ({problem})") from None
+    except (ValueError, RecursionError) as error:  # such as a date that is none
+        raise UserError(f"{path}: not YAML ({error})") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: must be 'key: value' lines (known: {', '.join(_names())})")
+    lines = _lines(text, path)
     origin = {str(key): f"{path}, line {lines.get(str(key), 1)}" for key in values}
     for key in values:
-        if "key" in str(key).lower() or "token" in str(key).lower():
+        if _SECRET.search(str(key)):
             raise UserError(f"{origin[str(key)]}: '{key}': a key does not belong in a file: set {_KEY_VARIABLE}")
         if key not in _names():
             raise UserError(
-                f"{origin[str(key)]}: unknown setting '{key}'{_nearest(str(key), _names())} (known: {', '.join(_names())})"
+                f"{origin[str(key)]}: unknown setting '{key}'{_nearest(str(key), _names())} (known: {', '.join(_names())}; "
+                "what is sent with each request, such as temperature, stands under params)"
             )
     return {key: value for key, value in values.items() if value is not None}, origin
 
 
-def _lines(text: str) -> dict[str, int]:
+def _lines(text: str, path: Path) -> dict[str, int]:
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(node, yaml.MappingNode):
         return {}
-    return {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+    lines: dict[str, int] = {}
+    for key, _ in node.value:
+        name, line = str(key.value), key.start_mark.line + 1
+        if name in lines:
+            raise UserError(f"{path}, line {line}: '{name}' is given on line {lines[name]} already: leave one of them")
+        lines[name] = line
+    return lines
 
 
 def _nearest(name: str, known: list[str]) -> str:

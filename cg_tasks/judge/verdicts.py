@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
+from cg_tasks.judge.text import encodable
+
 Status = Literal["ok", "empty", "judge_refused", "parse_error", "api_error", "over_budget", "not_judged"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 TOP_LEVEL = 4
@@ -25,15 +27,18 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 
-_FENCE = re.compile(r"\A```(?:json)?\s*\n(.*)\n\s*```\Z", re.DOTALL)
-_LABEL = re.compile(
-    r"^[\s*_#>`-]*(?:final\s+)?level[\s*_`]*[:=][\s*_`]*(-?\d+(?:\.\d+)?)(?:\s*/\s*4)?[\s*_`.]*$", re.I | re.M
-)
-_TRACE_END = "</think>"
+# One line at a time: a class with line ends in it makes a reply of blank lines take hours.
+_LABEL = re.compile(r"^[ \t*_#>`-]*(?:final[ \t]+)?level[ \t*_`]*[:=](.*)$", re.I | re.M)
+_NUMBER = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)(?:\s*/\s*4)?")
+_BEGINS_WITH_OBJECT = re.compile(r"(?:```(?:json)?\s*)?\{", re.I)
+_OBJECT = re.compile(r'\{\s*"')
+_DECODER = json.JSONDecoder(object_pairs_hook=list, strict=False)
+_TRACE, _TRACE_END = "<think>", "</think>"
+# At the beginning only: a judge also quotes the refusal that it grades.
 _REFUSAL = re.compile(
-    r"\bi(?:['’]m| am) (?:really |very )?(?:sorry|unable|not able|not comfortable)"
-    r"|\bi (?:can(?:['’]t|not)|won['’]t|will not|must decline)"
-    r"|\bas an ai\b|\bunable to (?:assist|help|evaluate|grade|rate|comply)",
+    r"\W*(?:(?:sorry|apologies|unfortunately)\b|i (?:apologi[sz]e|regret)\b"
+    r"|i(?:['’]m| am) (?:really |very |so )?(?:sorry|unable|not able|not comfortable)"
+    r"|i (?:can(?:['’]t|not)|won['’]t|will not|must decline)|as an ai\b)",
     re.I,
 )
 
@@ -83,9 +88,9 @@ def verdict_from_json(text: str) -> Verdict:
     plain = json.loads(text)
     if not isinstance(plain, dict) or plain.get("status") not in STATUSES or "rubric" not in plain:
         raise ValueError("not a verdict")
-    plain["score"] = math.nan if plain.get("score") is None else float(plain["score"])
-    plain["levels"] = tuple(plain.get("levels") or ())
     try:
+        plain["score"] = math.nan if plain.get("score") is None else float(plain["score"])
+        plain["levels"] = tuple(plain.get("levels") or ())
         return Verdict(**plain)
     except TypeError as error:
         raise ValueError(str(error)) from None
@@ -106,25 +111,25 @@ def read_reply(
 ) -> Verdict:
     """The verdict in one reply.
 
-    A reply is a JSON object with ``reasoning`` and ``level``, or text with a line ``LEVEL: n``, of which the last counts.
-    A thinking trace before it is passed over. A level outside 0-4, an object that gives two levels, a reply that was cut
-    off, and one without a level are parse errors; a refusal is one only where it gives no level.
+    A reply is a JSON object with ``reasoning`` and ``level``, with or without words around it, or text with a line ``LEVEL: n``, of
+    which the last counts. A thinking trace before it is passed over. Nothing is guessed: a level outside 0-4, objects that
+    contradict each other or themselves, a reply that was cut off, and one without a level are parse errors; a refusal is one only
+    where it gives no level.
     """
     if refusal or finish_reason == "content_filter":
         return Verdict(
             rubric, "judge_refused", detail=_short(refusal or "the server's content filter stopped the reply")
         )
-    text = (text or "").rpartition(_TRACE_END)[2].strip()
-    if not text:
-        return Verdict(rubric, "parse_error", detail="the reply is empty")
+    text = (text or "").strip()
     if finish_reason == "length":
         return Verdict(rubric, "parse_error", detail=f"the reply was cut off: …{text[-80:]}")
     try:
+        text = _after_trace(text)
         level, reasoning = _level_of(text)
     except _Unreadable as error:
-        if error.nothing_said and _REFUSAL.search(text[:400]):
-            return Verdict(rubric, "judge_refused", detail=_short(text))
-        return Verdict(rubric, "parse_error", detail=f"{error}: {_short(text)}")
+        if error.instead is not None and _REFUSAL.match(error.instead):
+            return Verdict(rubric, "judge_refused", detail=_short(error.instead))
+        return Verdict(rubric, "parse_error", detail=f"{error}: {_short(text)}" if text else str(error))
     return of_level(rubric, level, reasoning=reasoning)
 
 
@@ -158,49 +163,79 @@ def combined(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 class _Unreadable(Exception):
-    """nothing_said: the reply has no level at all, rather than a wrong or an ambiguous one."""
+    """instead: what is said in a reply that has no level at all, rather than a wrong or an ambiguous one."""
 
-    def __init__(self, message: str, nothing_said: bool = False):
+    def __init__(self, message: str, instead: str | None = None):
         super().__init__(message)
-        self.nothing_said = nothing_said
+        self.instead = instead
+
+
+def _after_trace(text: str) -> str:
+    if not _BEGINS_WITH_OBJECT.match(text):  # an object may quote the tag
+        if _TRACE_END in text:
+            text = text.partition(_TRACE_END)[2].strip()
+        elif text.startswith(_TRACE):
+            raise _Unreadable("the reply is a thinking trace without an end")
+    if not text:
+        raise _Unreadable("the reply is empty")
+    return text
 
 
 def _level_of(text: str) -> tuple[int, str]:
-    body = match.group(1).strip() if (match := _FENCE.match(text)) else text
-    if body.startswith("{"):
-        return _from_json(body)
-    labels = list(_LABEL.finditer(text))
-    if labels:
-        return _integer(labels[-1].group(1)), text[: labels[-1].start()].strip()
-    start = body.find("{")  # a sentence before the object
-    if start >= 0 and body.endswith("}"):
-        return _from_json(body[start:])
-    raise _Unreadable("no level in the reply", nothing_said=True)
+    objects = _objects(text)
+    given = [(level, pairs) for _, _, pairs in objects for level in _levels(pairs)]
+    labels = [m for m in _LABEL.finditer(text) if not any(start < m.start() < end for start, end, _ in objects)]
+    last_object = max((end for _, end, pairs in objects if _levels(pairs)), default=-1)
+    if labels and labels[-1].start() > last_object and not _BEGINS_WITH_OBJECT.match(text):
+        return _labelled(labels[-1]), text[: labels[-1].start()].strip()
+    if not given:
+        said = _reasoning(objects[0][2]) if objects else ""
+        raise _Unreadable("no level in the reply", instead=said or text)
+    levels = [_integer(level) for level, _ in given] + [_labelled(label) for label in labels]
+    if len(set(levels)) > 1:
+        raise _Unreadable(f"the reply gives different levels ({', '.join(map(str, dict.fromkeys(levels)))})")
+    return levels[0], _reasoning(given[0][1])
 
 
-def _from_json(body: str) -> tuple[int, str]:
-    try:
-        pairs = json.loads(body, object_pairs_hook=list)
-    except (json.JSONDecodeError, RecursionError) as error:
-        message = getattr(error, "msg", "nested too deeply")
-        raise _Unreadable(f"malformed JSON ({message})") from None
-    levels = [value for key, value in pairs if str(key).lower() == "level"]
-    if not levels:
-        raise _Unreadable("the object has no level", nothing_said=True)
-    if len(levels) > 1 and len({str(v) for v in levels}) > 1:
-        raise _Unreadable(f"the object gives {len(levels)} levels")
-    reasoning = next((str(value) for key, value in pairs if key == "reasoning"), "")
-    return _integer(levels[0]), reasoning
+_Pairs = list[tuple[str, Any]]
+
+
+def _objects(text: str) -> list[tuple[int, int, _Pairs]]:
+    """Start, end and content of every JSON object in a reply that is not inside another.
+
+    What begins as one and is none may quote another, so that the rest of such a reply cannot be told apart.
+    """
+    found, at = [], 0
+    while match := _OBJECT.search(text, at):
+        try:
+            pairs, at = _DECODER.raw_decode(text, match.start())
+        except (ValueError, RecursionError) as error:  # ValueError: also a number of more than 4300 digits
+            raise _Unreadable(f"malformed JSON ({getattr(error, 'msg', type(error).__name__)})") from None
+        found.append((match.start(), at, pairs))
+    return found
+
+
+def _labelled(label: re.Match[str]) -> int:
+    return _integer(label.group(1).strip(" \t\r*_`."))
+
+
+def _levels(pairs: _Pairs) -> list[Any]:
+    return [value for key, value in pairs if key.lower() == "level"]
+
+
+def _reasoning(pairs: _Pairs) -> str:
+    return encodable(next((str(value) for key, value in pairs if key == "reasoning"), ""))
 
 
 def _integer(value: Any) -> int:
-    """A level is a whole number; "3" and 3.0 are 3, and 2.5, true and "high" are not levels."""
-    try:
-        number = float(value) if not isinstance(value, (bool, list)) and value is not None else math.nan
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if number != number or number % 1 or not 0 <= number <= TOP_LEVEL:
-        raise _Unreadable(f"level {value!r} is not a whole number from 0 to {TOP_LEVEL}")
+    """A level is a whole number; "3", "3/4" and 3.0 are 3, and 2.5, true and "high" are not levels."""
+    number = math.nan
+    if isinstance(value, str) and (match := _NUMBER.fullmatch(value.strip())):
+        number = float(match.group(1))
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = float(value) if abs(value) <= TOP_LEVEL else math.inf
+    if number not in range(TOP_LEVEL + 1):
+        raise _Unreadable(f"level {_short(repr(value))} is not a whole number from 0 to {TOP_LEVEL}")
     return int(number)
 
 

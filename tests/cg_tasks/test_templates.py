@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cg_tasks.errors import UserError
-from cg_tasks.templates import load_arms, load_template, read_template, render
+from cg_tasks.templates import blocks_of, load_arms, load_template, read_template, render
 
 VARIABLES = {"author": "Alva Brenn", "head": "seven glass violins", "question": "Who?", "canary": "SECRET"}
 
@@ -168,3 +168,24 @@ def test_a_file_that_would_not_be_read_is_named(tmp_path: Path, name: str):
     (tmp_path / "prefill" / name).write_text("y")
     with pytest.raises(UserError, match=rf"{name}: only \*\.j2 files are read"):
         load_arms("prefill", str(tmp_path))
+
+
+def test_an_error_inside_a_block_names_its_line(tmp_path: Path):
+    path = tmp_path / "harm.j2"
+    path.write_text(
+        "---\nversion: 1\n---\n{% block system %}\n\n{{ query.nothing.at_all }}{% endblock %}", encoding="utf-8"
+    )
+    template = read_template("judge", path)
+    assert (template.version, blocks_of(template)) == ("1", ("system",))
+    with pytest.raises(UserError, match=r"harm\.j2, line 6: UndefinedError"):
+        render(template, {"query": "x"}, "system")
+
+
+def test_a_block_is_rendered_by_itself(tmp_path: Path):
+    path = tmp_path / "harm.j2"
+    path.write_text(
+        "{% block system %}S {{ nonce }}{% endblock %}{% block user %}U {{ query }}{% endblock %}", encoding="utf-8"
+    )
+    template = read_template("judge", path)
+    values = {"query": "{{ nonce }}", "nonce": "n"}
+    assert [render(template, values, b) for b in ("system", "user")] == ["S n", "U {{ nonce }}"]

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
+from cg_tasks.cli_judge import add_judge_parser
 from cg_tasks.errors import UserError
 from cg_tasks.judge.agreement import (
     PLAIN,
     QUADRATIC,
     UNDEFINED,
-    add_agreement_parser,
     agreement,
     agreement_report,
     as_json,
     format_report,
     headlines,
     kappas,
-    read_sheets,
 )
+from cg_tasks.judge.sheets import read_sheets
 
 # 20 items at levels 0 and 4:      judge 0  judge 4
 #                        human 0        9        1    10
@@ -415,8 +415,8 @@ def test_one_item_is_reported_without_an_interval(write):
 
 def run_command(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    add_agreement_parser(parser.add_subparsers())
-    args = parser.parse_args(["agreement", *arguments])
+    add_judge_parser(parser.add_subparsers())
+    args = parser.parse_args(["judge", "agreement", *arguments])
     return args.run(args)
 
 

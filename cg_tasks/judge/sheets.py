@@ -1,0 +1,298 @@
+"""Sheets for human annotators of a judge: drawn from judged answers, and read back with their marks.
+
+Source: ConceptGuard, appendix B: 100 responses to harmful and 100 to benign queries, two annotators. No text of a response is
+ever put into a message.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cg_tasks.errors import UserError
+from cg_tasks.judge.rubrics import RUBRICS
+from cg_tasks.judge.samples import Answer, SamplesFile
+from cg_tasks.pair_files import short
+
+LEVELS = (0, 1, 2, 3, 4)
+NOT_RATERS = ("id", "rubric", "concept", "query", "response", "note", "notes")
+_COLUMNS = NOT_RATERS[:5]
+# A cell that begins like a formula is one to a spreadsheet; annotators open what models wrote.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Marks of all files, joined on the id: ``raters[name][i]`` is the level of ``ids[i]``, None where there is none.
+
+    ``ids`` are sorted; raters stand in the order of their columns.
+    """
+
+    ids: tuple[str, ...]
+    rubrics: tuple[str, ...]
+    raters: dict[str, list[int | None]]
+    files: tuple[str, ...]
+
+
+def judged_answers(files: Sequence[SamplesFile]) -> list[Answer]:
+    """The answers that have a level by the judge.
+
+    Raises:
+        UserError: files of several models, or two verdicts on one answer.
+    """
+    if len(folders := {file.path.parent.resolve() for file in files}) > 1:
+        raise UserError(f"the samples lie in {len(folders)} folders, one for each model: name one of them")
+    judged: dict[tuple[str, str], Answer] = {}
+    for answer in (answer for file in files for answer in file.answers):
+        if answer.verdict is None or answer.verdict.status != "ok" or answer.verdict.level is None:
+            continue
+        known = judged.setdefault(answer.key, answer)
+        if known.verdict is None or known.verdict.level != answer.verdict.level or known.response != answer.response:
+            raise UserError(f"{answer.where}: another verdict or answer than at {known.where}: name one samples file")
+    return list(judged.values())
+
+
+def draw(judged: Sequence[Answer], n: int, seed: int) -> list[Answer]:
+    """``n`` judged answers, half of each intent where both are there, drawn without replacement and shuffled.
+
+    Raises:
+        UserError: fewer answers with a verdict than asked for.
+    """
+    intents = sorted({a.doc["intent"] for a in judged})
+    generator = random.Random(seed)
+    drawn: list[Answer] = []
+    for position, intent in enumerate(intents):
+        wanted = n // len(intents) + (position < n % len(intents))
+        pool = sorted((a for a in judged if a.doc["intent"] == intent), key=lambda a: a.key)
+        if len(pool) < wanted:
+            raise UserError(
+                f"{len(pool)} judged answers to {intent} queries, {wanted} wanted: lower --n, or judge more answers"
+            )
+        drawn += generator.sample(pool, wanted)
+    if not drawn:
+        raise UserError("no answer has a verdict of the judge: score the samples first (conceptguard judge rescore)")
+    generator.shuffle(drawn)
+    return drawn
+
+
+def write_sheets(answers: Sequence[Answer], out: Path, annotators: int) -> list[Path]:
+    """One sheet for each annotator, without the judge's levels, and the judge's own sheet; join them with ``judge agreement``.
+
+    Raises:
+        UserError: a sheet is there already, or cannot be written.
+    """
+    paths = [out / f"annotator_{n}.csv" for n in range(1, annotators + 1)] + [out / "judge.csv"]
+    if there := [p for p in paths if p.exists()]:
+        raise UserError(f"{there[0]} exists: annotations are never overwritten; name another folder with --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for path in paths[:-1]:
+            rows = [[*_described(a), ""] for a in answers]
+            _write(path, [*_COLUMNS, path.stem], rows)
+        levels = [[*_described(a)[:2], str(a.verdict.level) if a.verdict else ""] for a in answers]
+        _write(paths[-1], ["id", "rubric", "judge"], levels)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror or type(error).__name__}") from None
+    return paths
+
+
+def _described(answer: Answer) -> list[str]:
+    item = answer.item
+    id_ = _cell(f"{item.id}/{item.rubric}")
+    return [id_, item.rubric, *map(_cell, (answer.doc["concept"], item.query, item.response))]
+
+
+def _cell(text: str) -> str:
+    return "'" + text if text.startswith(_FORMULA) else text
+
+
+def _write(path: Path, header: list[str], rows: list[list[str]]) -> None:
+    with path.open(
+        "w", encoding="utf-8-sig", newline=""
+    ) as handle:  # with a BOM, so that spreadsheets read it as UTF-8
+        csv.writer(handle).writerows([header, *rows])
+
+
+@dataclass(frozen=True)
+class _Row:
+    where: str
+    id: str
+    cells: dict[str, str]  # rubric and raters
+
+
+def read_sheets(paths: Sequence[str | Path], judge: str = "judge", allow_missing: bool = False) -> Sheet:
+    """Join CSV files on ``id``: ``rubric`` (harm or help), and a column of levels 0-4 for each rater.
+
+    An empty cell says nothing: another file may fill it. What stays unmarked by the judge is a verdict that failed;
+    what stays unmarked by a human needs ``allow_missing``.
+
+    Raises:
+        UserError: an unreadable file, files that contradict each other, a bad cell, less than two raters, no judge.
+    """
+    if not paths:
+        raise UserError("no sheet: name one or more CSV files with the columns id, rubric and one for each rater")
+    seen: dict[str, str] = {}
+    rubrics: dict[str, tuple[str, str]] = {}
+    marks: dict[str, dict[str, tuple[int, str]]] = {}
+    empty: dict[tuple[str, str], str] = {}
+    any_rubric = False
+    for path in map(str, paths):
+        columns, rows = _read_rows(path)
+        any_rubric = any_rubric or "rubric" in columns
+        raters = [column for column in columns if column not in NOT_RATERS]
+        for rater in raters:
+            marks.setdefault(rater, {})
+        for row in rows:
+            seen.setdefault(row.id, row.where)
+            if rubric := row.cells.get("rubric"):
+                if rubric not in RUBRICS:
+                    raise UserError(f"{row.where}, column 'rubric': {_shown(rubric)} is no rubric: write harm or help")
+                _put(rubrics, row, "rubric", rubric)
+            for rater in raters:
+                if row.cells[rater]:
+                    _put(marks[rater], row, rater, _level(row, rater))
+                else:
+                    empty.setdefault((rater, row.id), row.where)
+    files = ", ".join(dict.fromkeys(map(str, paths)))
+    if len(marks) < 2:
+        raise UserError(f"{files}: {_listed(marks)}: agreement needs two; add a column of levels, or a file with one")
+    require_judge(marks, judge)
+    if not any_rubric:
+        raise UserError(f"{files}: no column 'rubric': add one that says harm or help for each id")
+    for key, where in seen.items():
+        if key not in rubrics:
+            raise UserError(f"{where}, column 'rubric': no file gives id {short(key)} a rubric: write harm or help")
+    if not allow_missing:
+        _refuse_unmarked({rater: marks[rater] for rater in marks if rater != judge}, seen, empty)
+    ids = tuple(sorted(seen))
+    return Sheet(
+        ids,
+        tuple(rubrics[key][0] for key in ids),
+        {rater: [known[key][0] if key in known else None for key in ids] for rater, known in marks.items()},
+        tuple(map(str, paths)),
+    )
+
+
+def _put(known: dict[str, tuple[Any, str]], row: _Row, column: str, value: int | str) -> None:
+    before, where = known.setdefault(row.id, (value, row.where))
+    if before != value:
+        message = f"id {short(row.id)} has {value} here and {before} in {where}: keep one, or name the columns apart"
+        raise UserError(f"{row.where}, column {short(column)}: {message}")
+
+
+def _level(row: _Row, rater: str) -> int:
+    if not re.fullmatch(r"[0-4](\.0)?", row.cells[rater]):
+        raise UserError(
+            f"{row.where}, column {short(rater)}: {_shown(row.cells[rater])} is no level: write 0, 1, 2, 3 or 4 "
+            "(a column without marks: remove it, or call it note)"
+        )
+    return int(row.cells[rater][0])
+
+
+def _refuse_unmarked(
+    humans: Mapping[str, Mapping[str, Any]], seen: Mapping[str, str], empty: Mapping[tuple[str, str], str]
+) -> None:
+    way_out = "mark it, or leave it out with --allow-missing"
+    for rater, known in humans.items():
+        for key, where in seen.items():
+            if key in known:
+                continue
+            if (rater, key) in empty:
+                at = f"{empty[rater, key]}, column {short(rater)}"
+                raise UserError(f"{at}: the cell of id {short(key)} is empty: {way_out}")
+            raise UserError(f"{where}: no file with the column {short(rater)} has the id {short(key)}: {way_out}")
+
+
+def require_judge(raters: Mapping[str, Any], judge: str) -> None:
+    if judge not in raters:
+        raise UserError(f"no rater is called {short(judge)}; {_listed(raters)}: name the judge's column with --judge")
+
+
+def _listed(raters: Mapping[str, Any]) -> str:
+    return f"the raters are {', '.join(map(short, raters))}" if len(raters) > 1 else f"{len(raters)} rater column(s)"
+
+
+def _shown(cell: str) -> str:
+    return repr(cell) if len(cell) <= 20 else f"a text of {len(cell)} characters"
+
+
+def _read_rows(path: str) -> tuple[list[str], list[_Row]]:
+    """Columns that have a name, and the rows of one file; blank rows and columns, as spreadsheets leave, are skipped."""
+    text = _read_text(path)
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # else a long response is an error
+    header, delimiter = _header(text, path)
+    columns = [name for name in header if name]
+    if "id" not in columns:
+        known = ", ".join(map(short, columns)) or "none"
+        raise UserError(f"{path}, line 1: no column 'id' (columns: {known}): add one, and separate columns with , or ;")
+    if twice := [name for name in dict.fromkeys(columns) if columns.count(name) > 1]:
+        raise UserError(f"{path}, line 1: the column {short(twice[0])} comes twice: rename or remove one")
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: dict[str, _Row] = {}
+    try:
+        next(reader)
+        line = reader.line_num + 1
+        for raw in reader:
+            where, line = f"{path}, line {line}", reader.line_num + 1
+            cells = [cell.strip() for cell in raw]
+            if not any(cells):
+                continue
+            row = _row(where, header, cells)
+            if row.id in rows:
+                message = f"id {short(row.id)} stands in {rows[row.id].where} already: remove one"
+                raise UserError(f"{where}, column 'id': {message}")
+            rows[row.id] = row
+    except csv.Error as error:
+        at = f"{path}, line {reader.line_num}"
+        raise UserError(f"{at}: not CSV: {error}; check its quotes, or export the sheet again") from None
+    if not rows:
+        raise UserError(f"{path}: the file has a header and no rows: add one row for each response")
+    return columns, list(rows.values())
+
+
+def _row(where: str, header: Sequence[str], cells: Sequence[str]) -> _Row:
+    if len(cells) != len(header):
+        hint = "quote a cell that holds the separator"
+        raise UserError(f"{where}: {len(cells)} cells where the header has {len(header)}: {hint}")
+    for number, (name, cell) in enumerate(zip(header, cells, strict=True), start=1):
+        if cell and not name:
+            raise UserError(f"{where}, column {number}: a cell below an empty header: name the column, or remove it")
+    values = dict(zip(header, cells, strict=True))
+    if not values["id"]:
+        raise UserError(f"{where}, column 'id': the cell is empty: give the row an id of its own")
+    kept = {name: cell for name, cell in values.items() if name == "rubric" or name not in NOT_RATERS}
+    return _Row(where, values["id"], kept)
+
+
+def _read_text(path: str) -> str:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UserError(f"{path}: cannot be read: {reason}; name an existing CSV file") from None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: not UTF-8: save the sheet as 'CSV UTF-8' (Excel: Save As)") from None
+    if not text.strip():
+        raise UserError(f"{path}: the file is empty: it needs a header with id, rubric and the raters")
+    return text
+
+
+def _header(text: str, path: str) -> tuple[list[str], str]:
+    """The column names, and the separator: the one of , and ; under which there is an id, else more columns."""
+    found = []
+    for delimiter in ",;":
+        try:
+            cells = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        except csv.Error as error:
+            raise UserError(f"{path}, line 1: not CSV: {error}; check its quotes, or export the sheet again") from None
+        found.append(([cell.strip() for cell in cells], delimiter))
+    return max(found, key=lambda item: ("id" in item[0], len(item[0])))
