@@ -21,7 +21,7 @@ def add_judge_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
     show = commands.add_parser("show", help="print one rendered prompt and the cost estimate; no call is made")
     _add_samples(show)
     show.add_argument(
-        "--id", metavar="ID", help="the document whose prompt is printed (default: the first that needs a call)"
+        "--id", metavar="ID", help="the document whose prompt is printed (default: the first with a response)"
     )
     show.add_argument("--rubric", choices=("harm", "help"), help="which of its prompts")
     show.set_defaults(run=run_show)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cg_tasks.judge.budget import COMPLETION_TOKENS, Budget, estimated_tokens
 from cg_tasks.judge.cache import ReplyCache, mean_usage
-from cg_tasks.judge.judging import Judge, request_key
+from cg_tasks.judge.judging import Judge, modes_of, request_key
 from cg_tasks.judge.rubrics import JudgeItem, Messages, RubricName, messages_of
 
 
@@ -69,11 +69,8 @@ def estimate(judge: Judge, items: Sequence[JudgeItem]) -> Estimate:
 
 def request_messages(judge: Judge, item: JudgeItem, cache: ReplyCache) -> dict[bool, Messages]:
     """The messages of one item by whether a JSON schema goes with them, the first the one that is sent first."""
-    modes = {"json_schema": (True,), "text": (False,), "auto": (True, False)}[judge.settings.structured]
-    if cache.is_text_only(f"{judge.settings.base_url} {judge.settings.model}"):
-        modes = tuple(sorted(modes))
     rubric = judge.rubrics[item.rubric]
-    return {structured: messages_of(rubric, item, structured=structured) for structured in modes}
+    return {s: messages_of(rubric, item, structured=s) for s in modes_of(judge.settings, cache)}
 
 
 def request_keys(judge: Judge, rubric: RubricName, modes: Mapping[bool, Messages], vote: int) -> list[str]:

@@ -51,6 +51,17 @@ def request_key(settings: JudgeSettings, rubric: Template, messages: Messages, *
     )
 
 
+def server_of(settings: JudgeSettings) -> str:
+    """Under which name the cache remembers what a server can do."""
+    return f"{settings.base_url} {settings.model}"
+
+
+def modes_of(settings: JudgeSettings, cache: ReplyCache) -> list[bool]:
+    """Whether a JSON schema goes with a request: the first is asked in, and a reply to any of them is a verdict."""
+    modes = {"json_schema": [True], "text": [False], "auto": [True, False]}[settings.structured]
+    return sorted(modes) if cache.is_text_only(server_of(settings)) else modes
+
+
 class Judge:
     """A judge with its rubrics, and what it has spent and said in this process.
 
@@ -147,11 +158,8 @@ class _Run:
     def __init__(self, judge: Judge, cache: ReplyCache, client: ChatClient, label: str):
         self.judge, self.cache, self.client, self.label = judge, cache, client, label
         self.settings = judge.settings
-        self.server = f"{self.settings.base_url} {self.settings.model}"
-        self.known_modes = {"json_schema": [True], "text": [False], "auto": [True, False]}[self.settings.structured]
-        self.modes = self.known_modes  # the first is asked in; its successor if the server refuses that
-        if len(self.modes) > 1 and cache.is_text_only(self.server):
-            self.modes = [False]
+        self.modes = modes_of(self.settings, cache)
+        self.structured = self.modes[0]
         self.answered = self.failed_in_a_row = 0
         self.stopped = ""  # why no more calls are made
         self.exhausted = self.refused_schema = False
@@ -203,7 +211,7 @@ class _Run:
         rubric = self.judge.rubrics[rubric_name]
         item = JudgeItem("", rubric_name, query, response)  # type: ignore[arg-type]
         keys: dict[bool, str] = {}
-        for structured in self.known_modes:
+        for structured in self.modes:
             messages = messages_of(rubric, item, structured=structured)
             keys[structured] = request_key(self.settings, rubric, messages, structured=structured, vote=vote)
             if (reply := self._cached(keys[structured])) is not None:
@@ -224,7 +232,7 @@ class _Run:
         try:
             self.cache.put(key, reply)
             if self.refused_schema and not structured:
-                self.cache.note_text_only(self.server)
+                self.cache.note_text_only(server_of(self.settings))
         except sqlite3.Error as error:  # a full disk must not cost the verdicts of this run
             self._cache_failed(error)
 
@@ -268,7 +276,7 @@ class _Run:
         Raises:
             CallFailed: there was none. _NotAsked: the budget is used up, or the server was given up.
         """
-        structured = self.modes[0] if structured is None else structured
+        structured = self.structured if structured is None else structured
         messages = messages_of(rubric, item, structured=structured, retry=retry)
         tokens = estimated_tokens(messages)
         if self.stopped:
@@ -282,16 +290,16 @@ class _Run:
             self.judge.calls += 1
             reply = await self.client.complete(self.settings.model, messages, request_params(self.settings, structured))
         except CallFailed as failed:
-            if not (structured and False in self.known_modes and failed.refuses_schema):
+            if not (structured and False in self.modes and failed.refuses_schema):
                 self._failed(failed)
                 raise
         finally:
             usage = reply.usage if reply else None
             self.judge.budget.settle(reserved, usage, prompt_tokens=tokens, answered=reply is not None)
         if reply is None:
-            if self.modes[0]:
+            if self.structured:
                 logger.warning("the judge's server takes no JSON schema: its replies are read as text from now on")
-                self.modes = [False]
+                self.structured = False
             # Remembered once a text came: some servers repeat a whole request when something else in it is wrong.
             self.refused_schema = True
             return await self._call(rubric, item, retry, structured=False)

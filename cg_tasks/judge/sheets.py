@@ -113,9 +113,8 @@ def _cell(text: str) -> str:
 
 
 def _write(path: Path, header: list[str], rows: list[list[str]]) -> None:
-    with path.open(
-        "w", encoding="utf-8-sig", newline=""
-    ) as handle:  # with a BOM, so that spreadsheets read it as UTF-8
+    # With a BOM, so that spreadsheets read it as UTF-8.
+    with path.open("w", encoding="utf-8-sig", newline="") as handle:
         csv.writer(handle).writerows([header, *rows])
 
 
