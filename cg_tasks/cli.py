@@ -18,6 +18,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"conceptguard: error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("conceptguard: stopped", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # `conceptguard data authors | head`
         sys.stderr.close()
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,22 +57,23 @@ def add_judge_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
     collect.set_defaults(run=run_collect)
 
     sheet = commands.add_parser("sheet", help="draw judged answers into sheets for annotators, blind to the judge")
-    _add_samples(sheet, judged=True)
+    _add_samples(sheet)
     sheet.add_argument("--n", type=int, default=200, help="responses, half of each intent (default 200, the paper's)")
     sheet.add_argument("--annotators", type=int, default=2, help="sheets to write (default 2)")
     sheet.add_argument("--seed", type=int, default=0, help="which responses (default 0)")
-    sheet.add_argument("--out", metavar="DIR", required=True, help="folder for annotator_1.csv, …, judge.csv")
+    sheet.add_argument(
+        "--out", metavar="DIR", required=True, help="folder for annotator_1.csv, …, judge.csv and the rubrics"
+    )
     sheet.set_defaults(run=run_sheet)
 
     _add_agreement(commands)
 
 
-def _add_samples(parser: argparse.ArgumentParser, judged: bool = False) -> None:
+def _add_samples(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "samples", nargs="+", metavar="SAMPLES", help="samples_*.jsonl of lm-eval, or folders that hold them"
     )
-    if not judged:
-        _add_judge(parser)
+    _add_judge(parser)
 
 
 def _add_judge(parser: argparse.ArgumentParser) -> None:
@@ -129,28 +131,38 @@ def run_rescore(args: argparse.Namespace) -> int:
     """Score, print lm-eval's table, and say where the results lie; 1 where a verdict is missing."""
     from lm_eval.utils import make_table
 
+    from cg_tasks.errors import UserError
     from cg_tasks.judge.answer_sets import answer_sets
     from cg_tasks.judge.preflight import check_judge
     from cg_tasks.judge.rescore import check_out, rescore, write_results
     from cg_tasks.judge.samples import find_samples, read_samples
+    from cg_tasks.judge.verdicts import WITH_SCORE
 
     sets = answer_sets([read_samples(path) for path in find_samples(args.samples)])
     judge = _judge(args)
     outs = [Path(args.out).expanduser() if args.out else answers.folder.parent for answers in sets]
     for out in outs:
         check_out(out)
+    names = [answers.model if args.out else answers.folder.name for answers in sets]
+    targets = Counter(out / name for out, name in zip(outs, names, strict=True))
+    if twice := next((target for target, n in targets.items() if n > 1), None):
+        raise UserError(
+            f"{twice}: the results of two folders of that name would lie there: rescore them one by one, with another --out"
+        )
     check_judge(judge.settings)
     missing = 0
-    for answers, out in zip(sets, outs, strict=True):
+    for answers, out, name in zip(sets, outs, names, strict=True):
         results = rescore(answers, judge)
-        written, _ = write_results(results, out, None if args.out else answers.folder.name)
+        written, _ = write_results(results, out, name)
         print(make_table(results))
         print(f"Results: {written}")
         verdicts = results["configs"][answers.task]["metadata"]["provenance"]["verdicts"]
-        missing += sum(n for status, n in verdicts.items() if status not in ("ok", "empty"))
+        print(f"Verdicts: {', '.join(f'{status} {n}' for status, n in sorted(verdicts.items()))}; {judge}")
+        missing += sum(n for status, n in verdicts.items() if status not in WITH_SCORE)
     if missing:
         print(
-            f"conceptguard: {missing} answers have no verdict (see coverage): run the command again to ask for them alone",
+            f"conceptguard: {missing} answers have no verdict (see coverage). The same command asks for them again, and for nothing "
+            "else; each question is paid again, and a judge that always says the same will say it again",
             file=sys.stderr,
         )
     return 1 if missing else 0
@@ -194,16 +206,25 @@ def run_collect(args: argparse.Namespace) -> int:
 def run_sheet(args: argparse.Namespace) -> int:
     """Write the sheets."""
     from cg_tasks.errors import UserError
+    from cg_tasks.judge.rubrics import load_rubrics
     from cg_tasks.judge.samples import find_samples, read_samples
-    from cg_tasks.judge.sheets import draw, judged_answers, write_sheets
+    from cg_tasks.judge.settings import read_judge_settings
+    from cg_tasks.judge.sheets import check_rubrics, draw, judged_answers, write_sheets
 
     for name in ("n", "annotators"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} is {getattr(args, name)}: it must be at least 1")
-    judged = judged_answers([read_samples(path) for path in find_samples(args.samples)])
-    paths = write_sheets(draw(judged, args.n, args.seed), Path(args.out).expanduser(), args.annotators)
+    files = [read_samples(path) for path in find_samples(args.samples)]
+    drawn = draw(judged_answers(files), args.n, args.seed)
+    settings = read_judge_settings(args.judge)
+    rubrics = load_rubrics(settings.templates if settings else None)
+    check_rubrics(files, rubrics)
+    paths = write_sheets(drawn, Path(args.out).expanduser(), args.annotators, rubrics)
     print("\n".join(map(str, paths)))
-    print(f"levels 0-4 as in the rubrics; then: conceptguard judge agreement {' '.join(map(str, paths))}")
+    sheets = " ".join(str(path) for path in paths if path.suffix == ".csv")
+    print(
+        f"each annotator marks the last column of one sheet by the rubrics beside it; then: conceptguard judge agreement {sheets}"
+    )
     return 0
 
 
@@ -217,7 +238,7 @@ def run_agreement(args: argparse.Namespace) -> int:
 def _settings(args: argparse.Namespace) -> JudgeSettings:
     from cg_tasks.judge.settings import required_settings
 
-    return required_settings(args.judge)
+    return required_settings(args.judge, generating=False)
 
 
 def _judge(args: argparse.Namespace) -> Judge:

@@ -16,12 +16,13 @@ from typing import Any, ClassVar
 import yaml
 
 from cg_tasks.binding import PromptSpec
+from cg_tasks.errors import UserError
 from cg_tasks.judge.filter import Judged, JudgeFilter, JudgeFunction
 from cg_tasks.judge.judging import Judge, judge_of, total_use
 from cg_tasks.judge.preflight import check_judge, circularities
 from cg_tasks.judge.rubrics import RUBRIC_OF_INTENT, JudgeItem
 from cg_tasks.judge.settings import required_settings
-from cg_tasks.judge.verdicts import Verdict
+from cg_tasks.judge.verdicts import ANSWERED, WITH_SCORE, Verdict
 from cg_tasks.metrics import Scored
 from cg_tasks.pair_task import PairTask
 from cg_tasks.ranks import gathered
@@ -58,7 +59,10 @@ class JudgedTask(PairTask):
         if self.settings.judge == LATER or _only_predicting():
             return
         settings = required_settings(self.settings.judge)
-        check_judge(settings)
+        try:
+            check_judge(settings)
+        except UserError as error:
+            raise UserError(f"{error}; or generate now and score later: --metadata judge=later --log_samples") from None
         self.use_judge(judge_of(settings))
 
     def use_judge(self, judge: Judge) -> None:
@@ -78,25 +82,38 @@ class JudgedTask(PairTask):
             return
         instances = list(self._instances or [])
         (key,) = {key for instance in instances for key in instance.filtered_resps}
+        before = self._judge.use() if self._judge else {}
         # After the other filters, not among them: the judge is to see what is scored, without its trace.
         judged = JudgeFilter(judge=self.ask).apply(
             [i.filtered_resps[key] for i in instances], [i.doc for i in instances]
         )
         for instance, pair in zip(instances, judged, strict=True):
             instance.filtered_resps[key] = pair
+        self._used = total_use(gathered([self._judge.use(since=before)] if self._judge else []))
         self.take_verdicts([(i.doc, pair) for i, pair in zip(instances, judged, strict=True)])
 
     def take_verdicts(self, judged: Sequence[tuple[Mapping[str, Any], Judged]]) -> None:
         """See all verdicts of the task, over all ranks, before the documents are scored one by one."""
         self._statuses = Counter(gathered([pair.verdict.status for _, pair in judged]))
-        self._used = total_use(gathered([self._judge.use()] if self._judge else []))
+        if missing := sum(n for status, n in self._statuses.items() if status not in WITH_SCORE):
+            self.tell_missing(missing)
+
+    def tell_missing(self, missing: int) -> None:
+        """Say how answers without a verdict get one."""
+        logger.warning(
+            "%s: %d of %d answers have no verdict; --log_samples keeps them for: conceptguard judge rescore SAMPLES",
+            self.config.task,
+            missing,
+            sum(self._statuses.values()),
+        )
 
     def score(self, doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Scored]:
         response, verdict = results[0]
         values = {
             self.SCORE[doc["intent"]]: verdict.score,
             "coverage": float(verdict.judged),
-            "judge_refusals": float(verdict.status == "judge_refused"),
+            # Of the answers that the judge spoke about; a call that failed, or was not made, tells nothing.
+            "judge_refusals": float(verdict.status == "judge_refused") if verdict.status in ANSWERED else math.nan,
             "trace_stripped": float(response.trace_stripped),
         }
         return {metric: Scored(value, doc["id"]) for metric, value in values.items()}
@@ -143,7 +160,12 @@ class SeparationTask(JudgedTask):
         }
 
     def provenance(self) -> dict[str, Any]:
-        return {**super().provenance(), "separations": {c: asdict(s) for c, s in self._separations.items()}}
+        # NaN is no JSON: what a concept does not have is null.
+        numbers = {
+            concept: {name: None if math.isnan(value) else value for name, value in asdict(s).items()}
+            for concept, s in self._separations.items()
+        }
+        return {**super().provenance(), "separations": numbers}
 
 
 def judge_later(items: Sequence[JudgeItem]) -> list[Verdict]:

@@ -172,6 +172,17 @@ def blocks_of(template: Template) -> tuple[str, ...]:
     return tuple(_compiled(template.body).blocks)
 
 
+def text_outside_blocks(template: Template) -> str:
+    """The first words that stand in no block; empty where there are none."""
+    for node in _environment.parse(template.body).body:
+        if isinstance(node, nodes.Output):
+            for part in node.nodes:
+                text = part.data if isinstance(part, nodes.TemplateData) else "{{ … }}"
+                if text.strip():
+                    return " ".join(text.split())[:60]
+    return ""
+
+
 def template_hashes(templates: Iterable[Template]) -> dict[str, str]:
     """``kind/name -> sha256`` for provenance."""
     return {f"{t.kind}/{t.name}": t.sha256 for t in templates}
@@ -237,10 +248,10 @@ def _split_front_matter(
 def _check_variables(template: Template) -> None:
     try:
         tree = _environment.parse(template.body)
-    except TemplateSyntaxError as error:
+        unknown = meta.find_undeclared_variables(tree) - set(template.variables)
+    except TemplateSyntaxError as error:  # also a block that stands twice
         line = error.lineno + template.first_line - 1
         raise UserError(f"{template.path}, line {line}: {error.message}") from None
-    unknown = meta.find_undeclared_variables(tree) - set(template.variables)
     if not unknown:
         return
     first = min((n for n in tree.find_all(nodes.Name) if n.name in unknown), key=lambda n: n.lineno)

@@ -27,6 +27,11 @@ class AnswerSet:
         return tuple(i for i in ("harmful", "benign") if any(a.doc["intent"] == i for a in self.answers))
 
     @property
+    def model(self) -> str:
+        """The model's name as a folder's, as lm-eval recorded it."""
+        return str((self.files[0].results or {}).get("model_name_sanitized") or self.folder.name)
+
+    @property
     def task(self) -> str:
         """The judged task that these answers are all there is to: CtxtSep needs both intents."""
         if len(self.intents) == 2:

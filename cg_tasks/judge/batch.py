@@ -20,9 +20,9 @@ from cg_tasks.judge.cache import ReplyCache
 from cg_tasks.judge.client import CallFailed, ChatClient
 from cg_tasks.judge.estimate import request_keys, request_messages
 from cg_tasks.judge.judging import Judge, request_params
+from cg_tasks.judge.reading import read_reply
 from cg_tasks.judge.rubrics import JudgeItem
 from cg_tasks.judge.settings import JudgeSettings
-from cg_tasks.judge.verdicts import read_reply
 
 # OpenAI's limits of one file are 50,000 requests and 200 MB.
 MAX_REQUESTS, MAX_BYTES = 50_000, 190_000_000
@@ -88,7 +88,8 @@ def submit(judge: Judge, items: Sequence[JudgeItem], job: Path) -> dict[str, Any
     }
 
     async def run() -> None:
-        async with _client(settings) as client:
+        # Not tried again: a server may have made the batch whose answer was lost, and a second one is paid as well.
+        async with _client(settings, max_retries=0) as client:
             for number, part in enumerate(_parts(lines), 1):
                 try:
                     file = await client.sdk.files.create(file=(f"conceptguard-{number}.jsonl", part), purpose="batch")
@@ -173,8 +174,9 @@ def _take(client: ChatClient, cache: ReplyCache, content: str, statuses: Counter
             cache.put(key, reply)
 
 
-def _client(settings: JudgeSettings) -> ChatClient:
-    return ChatClient(settings.base_url, settings.api_key, timeout=settings.timeout, max_retries=settings.max_retries)
+def _client(settings: JudgeSettings, max_retries: int | None = None) -> ChatClient:
+    retries = settings.max_retries if max_retries is None else max_retries
+    return ChatClient(settings.base_url, settings.api_key, timeout=settings.timeout, max_retries=retries)
 
 
 def _parts(lines: dict[str, dict[str, Any]]) -> list[bytes]:

@@ -25,6 +25,7 @@ class Budget:
     spent: float = 0.0
     tokens_in: int = 0
     tokens_out: int = 0
+    in_flight: int = 0
     _calls: int = 0
     _reserved: float = field(default=0.0, repr=False)
 
@@ -35,11 +36,13 @@ class Budget:
         if self.limit is not None and self.spent + self._reserved + amount > self.limit:
             return None
         self._reserved += amount
+        self.in_flight += 1
         return amount
 
     def settle(self, reserved: float, usage: Mapping[str, int] | None, *, prompt_tokens: int, answered: bool) -> None:
         """Book a finished call: what the server says it used, else the estimate; nothing for a call without an answer."""
         self._reserved -= reserved
+        self.in_flight -= 1
         if not answered:
             return
         used = usage or {"prompt_tokens": prompt_tokens, "completion_tokens": COMPLETION_TOKENS}
@@ -47,6 +50,9 @@ class Budget:
         self.tokens_in += used["prompt_tokens"]
         self.tokens_out += used["completion_tokens"]
         self.spent += self.cost(used["prompt_tokens"], used["completion_tokens"])
+
+    def __str__(self) -> str:
+        return f"the budget of {self.limit} USD, {self.spent:.4f} of them spent,"
 
     def cost(self, prompt_tokens: float, completion_tokens: float) -> float:
         """USD; a price that is not known counts as 0."""
@@ -60,4 +66,5 @@ class Budget:
 
 def ranks() -> int:
     """Processes of this run, among which calls in flight and money are divided (torchrun and accelerate set WORLD_SIZE)."""
-    return max(1, int(os.environ.get("WORLD_SIZE") or 1))
+    size = os.environ.get("WORLD_SIZE", "")
+    return max(1, int(size)) if size.isdecimal() else 1

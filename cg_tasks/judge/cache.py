@@ -42,7 +42,7 @@ class ReplyCache:
             # A file that cannot be written shows now, not after the first paid call.
             self._db.execute("BEGIN IMMEDIATE")
             self._db.execute("ROLLBACK")
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, ValueError, sqlite3.Error) as error:  # ValueError: a NUL in the name
             raise UserError(
                 f"{self.path}: the judge's cache cannot be used ({error}): "
                 "name another file with CG_JUDGE_CACHE, or move this one away"
@@ -69,7 +69,11 @@ class ReplyCache:
     def get(self, key: str) -> Reply | None:
         """The reply to a request, None where there is none."""
         row = self._db.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
-        return Reply(**json.loads(row[0])) if row else None
+        if row is None:
+            return None
+        if (reply := _reply(row[0])) is None:  # cut off, or of another version: it must make room for the next
+            self._db.execute("DELETE FROM replies WHERE key = ?", (key,))
+        return reply
 
     def put(self, key: str, reply: Reply) -> None:
         """Keep a reply; the first one of a key stays."""
@@ -90,10 +94,26 @@ class ReplyCache:
         return int(self._db.execute("SELECT COUNT(*) FROM replies").fetchone()[0])
 
 
+def _reply(text: Any) -> Reply | None:
+    """A row's reply; None where it is none of this version's."""
+    try:
+        reply = Reply(**json.loads(text))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    texts = (reply.text, reply.refusal, reply.finish_reason, reply.model)
+    usage = reply.usage is None or (
+        isinstance(reply.usage, dict)
+        and reply.usage.keys() == {"prompt_tokens", "completion_tokens"}
+        and all(type(n) is int for n in reply.usage.values())
+    )
+    good = usage and isinstance(reply.latency, (int, float)) and all(t is None or isinstance(t, str) for t in texts)
+    return reply if good else None
+
+
 def mean_usage(cache: ReplyCache, limit: int = 1000) -> dict[str, Any] | None:
     """Mean completion tokens of the latest replies that say them; None without any. For estimates."""
     rows = cache._db.execute("SELECT reply FROM replies ORDER BY created DESC LIMIT ?", (limit,)).fetchall()
-    usages = [u for (text,) in rows if (u := json.loads(text).get("usage"))]
+    usages = [r.usage for (text,) in rows if (r := _reply(text)) and r.usage]
     if not usages:
         return None
     return {"completion_tokens": sum(u["completion_tokens"] for u in usages) / len(usages), "replies": len(usages)}

@@ -7,6 +7,7 @@ of the server are not retried. Whatever a server sends back, the key does not le
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from cg_tasks.judge.keys import check_key, is_openai, keep_out_of_logs, masked
 from cg_tasks.judge.text import encodable
 
 _NO_KEY = "none"  # the SDK refuses an empty key; servers that need none ignore it
+_MOST_TOKENS = 10**9  # more than any call can use; a server that says so does not count
 LIST_TIMEOUT = 10.0
 LONGEST_RETRY_AFTER = 120.0  # seconds the SDK waits before a retry, at most
 
@@ -46,6 +48,13 @@ class CallFailed(Exception):
         self.status, self.hopeless = status, hopeless
 
     @property
+    def about_this_text(self) -> bool:
+        """Whether a server that is up turned down this one request: too long, say. It costs nothing and says nothing about others."""
+        return (
+            self.status is not None and 400 <= self.status < 500 and self.status not in (401, 403, 404, 408, 409, 429)
+        )
+
+    @property
     def refuses_schema(self) -> bool:
         """Whether the server turned down ``response_format`` rather than the request."""
         words = ("response_format", "json_schema", "structured output", "guided", "grammar")
@@ -65,14 +74,22 @@ class ChatClient:
     """Calls one server. An asynchronous context manager; use it inside one event loop."""
 
     def __init__(self, base_url: str, api_key: str, *, timeout: float, max_retries: int):
-        from openai import AsyncOpenAI
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         check_key(api_key)
         self._key = api_key
-        self._deadline = (timeout + LONGEST_RETRY_AFTER) * (max_retries + 1)
-        self._sdk = AsyncOpenAI(base_url=base_url, api_key=api_key or _NO_KEY, timeout=timeout, max_retries=max_retries)
-        if not is_openai(base_url):  # OPENAI_ORG_ID and OPENAI_PROJECT_ID are not for another server to see
+        self._deadline = timeout * (max_retries + 1) + LONGEST_RETRY_AFTER * max_retries
+        self._sdk = AsyncOpenAI(
+            base_url=base_url,
+            api_key=api_key or _NO_KEY,
+            timeout=timeout,
+            max_retries=max_retries,
+            # A redirect would carry responses to a server that nobody named.
+            http_client=DefaultAsyncHttpxClient(follow_redirects=False),
+        )
+        if not is_openai(base_url):  # what the SDK takes from OPENAI_* is not for another server to see
             self._sdk.organization = self._sdk.project = None
+            self._sdk._custom_headers = {}
         keep_out_of_logs(api_key)
 
     async def __aenter__(self) -> ChatClient:
@@ -107,9 +124,8 @@ class ChatClient:
             CallFailed: it lists none.
         """
         try:
-            return [
-                m.id for m in (await self._sdk.with_options(max_retries=0, timeout=LIST_TIMEOUT).models.list()).data
-            ]
+            listed = _part(await self._sdk.get("/models", cast_to=object), "data")
+            return [m["id"] for m in listed if isinstance(_part(m, "id"), str)] if isinstance(listed, list) else []
         except Exception as error:
             raise self.failure(error) from None
 
@@ -135,6 +151,13 @@ class ChatClient:
             detail = f"no connection to the server ({type(error.__cause__ or error).__name__})"
         elif status is not None:
             detail = f"HTTP {status}: {_said(getattr(error, 'body', None)) or 'without a word'}"
+            if 300 <= status < 400:
+                where = getattr(error, "response", None)
+                detail += (
+                    f" (a redirect to {where.headers.get('location') if where else '?'}: set CG_JUDGE_BASE_URL to it)"
+                )
+            if status == 404:
+                detail += f" ({self._sdk.base_url}: up to and with /v1? a model that the server has?)"
         else:
             detail = f"the server's answer is no chat completion ({type(error).__name__})"
         # A 404 about a schema or a route is told apart by refuses_schema; any other is a wrong address or model.
@@ -147,21 +170,37 @@ class ChatClient:
         Raises:
             CallFailed: it holds no message.
         """
+        if isinstance(answer, str):  # JSON that is sent as another type
+            answer = _decoded(answer)
         message, finish = _part(answer, "choices", 0, "message"), _part(answer, "choices", 0, "finish_reason")
         if not isinstance(message, dict):
             raise CallFailed("the server's answer holds no message")
         counts = {key: _part(answer, "usage", key) for key in ("prompt_tokens", "completion_tokens")}
         return Reply(
-            text=self._text(message.get("content")),
+            text=self._text(_joined(message.get("content"))),
             refusal=self._text(message.get("refusal")),
             finish_reason=self._text(finish),
             model=self._text(_part(answer, "model")),
-            usage=counts if all(type(n) is int for n in counts.values()) else None,
+            usage=counts if all(type(n) is int and 0 <= n < _MOST_TOKENS for n in counts.values()) else None,
             latency=latency,
         )
 
     def _text(self, value: Any) -> str | None:
         return self.clean(value) if isinstance(value, str) else None
+
+
+def _joined(content: Any) -> Any:
+    """A message's text, also where a server sends it in parts."""
+    if not isinstance(content, list):
+        return content
+    return "".join(text for part in content if isinstance(text := _part(part, "text"), str))
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _part(answer: Any, *keys: str | int) -> Any:
@@ -204,8 +243,13 @@ def check_server(base_url: str, api_key: str, model: str) -> str | None:
             ) from None
         if str(failed).startswith("no connection"):
             raise UserError(
-                f"the judge's server {base_url} cannot be reached ({failed}): start it, or correct CG_JUDGE_BASE_URL; to generate now "
-                "and score later, give --metadata judge=later --log_samples"
+                f"the judge's server {base_url} cannot be reached ({failed}): start it, or correct CG_JUDGE_BASE_URL"
             ) from None
+        if failed.status == 404:
+            return f"{base_url}/models answers with HTTP 404: is CG_JUDGE_BASE_URL right, up to and with /v1?"
         return None
-    return None if not listed or model in listed else f"the judge's server {base_url} does not list the model {model!r}"
+    if not listed or model in listed:
+        return None
+    near = difflib.get_close_matches(model, listed, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(listed[:5])}{' …' if len(listed) > 5 else ''}"
+    return f"the judge's server {base_url} does not list the model {model!r}: {hint}"

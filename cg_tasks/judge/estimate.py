@@ -15,7 +15,7 @@ from cg_tasks.judge.rubrics import JudgeItem, Messages, RubricName, messages_of
 class Estimate:
     """verdicts: to give. without_call: empty responses. cached: already paid. calls: left, with their estimated tokens.
 
-    usd: None without prices.
+    usd: None without prices. budget: of a run, in USD.
     """
 
     verdicts: int
@@ -25,17 +25,20 @@ class Estimate:
     prompt_tokens: int
     completion_tokens: int
     usd: float | None
+    budget: float | None = None
 
     def __str__(self) -> str:
         money = (
             "prices not set (CG_JUDGE_PRICE_INPUT, CG_JUDGE_PRICE_OUTPUT)"
             if self.usd is None
-            else f"{self.usd:.2f} USD"
+            else f"{self.usd:.4f} USD"
         )
+        if self.usd is not None and self.budget is not None and self.usd > self.budget:
+            money += f", more than the budget of {self.budget} USD"
         tokens = f"about {self.prompt_tokens:,} prompt and {self.completion_tokens:,} completion tokens"
         return (
             f"{self.verdicts} verdicts: {self.without_call} empty responses need no call, {self.cached} are in the cache, "
-            f"{self.calls} calls to make; {tokens}: {money}"
+            f"{self.calls} calls to make; {tokens}, without second questions: {money}"
         )
 
 
@@ -54,7 +57,9 @@ def estimate(judge: Judge, items: Sequence[JudgeItem]) -> Estimate:
             else:
                 prompt_tokens += estimated_tokens(next(iter(modes.values())))
     calls = len(jobs) - cached
-    completion_tokens = round(calls * (mean["completion_tokens"] if mean else COMPLETION_TOKENS))
+    reply = mean["completion_tokens"] if mean else COMPLETION_TOKENS
+    caps = [settings.params.get(name) for name in ("max_tokens", "max_completion_tokens")]
+    completion_tokens = round(calls * min([reply, *(cap for cap in caps if type(cap) is int)]))
     budget = Budget(None, settings.price_input, settings.price_output)
     return Estimate(
         verdicts=len(items) * settings.votes,
@@ -64,6 +69,7 @@ def estimate(judge: Judge, items: Sequence[JudgeItem]) -> Estimate:
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         usd=budget.cost(prompt_tokens, completion_tokens) if budget.priced else None,
+        budget=settings.budget_usd,
     )
 
 

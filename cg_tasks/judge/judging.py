@@ -5,6 +5,7 @@ One item's failure is its own verdict's status; it never costs another item's ve
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 from collections import Counter
@@ -17,10 +18,11 @@ from cg_tasks.judge.blocking import run_blocking
 from cg_tasks.judge.budget import Budget, estimated_tokens, ranks
 from cg_tasks.judge.cache import ReplyCache
 from cg_tasks.judge.client import CallFailed, ChatClient, Reply
-from cg_tasks.judge.keys import check_key
+from cg_tasks.judge.keys import check_key, masked
+from cg_tasks.judge.reading import read_reply
 from cg_tasks.judge.rubrics import JudgeItem, Messages, load_rubrics, messages_of
 from cg_tasks.judge.settings import JudgeSettings
-from cg_tasks.judge.verdicts import SCHEMA, Status, Verdict, combined, empty_verdict, read_reply
+from cg_tasks.judge.verdicts import SCHEMA, Status, Verdict, combined, empty_verdict
 from cg_tasks.provenance import sha256_of
 from cg_tasks.templates import Template
 
@@ -83,7 +85,19 @@ class Judge:
 
         A cache that can no longer be opened is left out, with a warning: answers that took hours wait to be judged.
         """
-        return run_blocking(self._judge(items, label))
+        try:
+            return run_blocking(self._judge(items, label))
+        except Exception as error:  # the SDK's client cannot be made: a proxy, a certificate, an address
+            logger.exception("%s: no verdict could be asked for", label)
+            failed = masked(
+                f"no client for {self.settings.base_url} ({type(error).__name__}: {error})", self.settings.api_key
+            )
+            return [
+                Verdict(item.rubric, "api_error", detail=failed)
+                if item.response.strip()
+                else empty_verdict(item.rubric)
+                for item in items
+            ]
 
     async def _judge(self, items: Sequence[JudgeItem], label: str) -> list[Verdict]:
         settings = self.settings
@@ -91,8 +105,12 @@ class Judge:
             async with ChatClient(
                 settings.base_url, settings.api_key, timeout=settings.timeout, max_retries=settings.max_retries
             ) as client:
-                run = _Run(self, cache, client, label)
-                return await run.all(items)
+                verdicts = await _Run(self, cache, client, label).all(items)
+        if str(cache.path) != ":memory:" and not cache.path.exists():
+            logger.warning(
+                "%s: the judge's cache was taken away while it was written: this run's replies are lost", cache.path
+            )
+        return verdicts
 
     def _cache(self) -> ReplyCache:
         try:
@@ -114,15 +132,34 @@ class Judge:
             **self.use(),
         }
 
-    def use(self) -> dict[str, Any]:
-        """Calls, tokens, USD (None where prices are not known), and the models that the server said had answered."""
-        return {
+    def __str__(self) -> str:
+        """What it has used so far, for people."""
+        spent = f", {self.budget.spent:.4f} USD" if self.budget.priced else ""
+        tokens = f"{self.budget.tokens_in:,} prompt and {self.budget.tokens_out:,} completion tokens{spent}"
+        return f"{self.settings.model} so far: {self.calls:,} calls, {tokens}"
+
+    def use(self, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Calls, tokens, USD (None where prices are not known), and the models that the server said had answered.
+
+        since: an earlier use, which is taken off.
+        """
+        now = {
             "models_returned": dict(self.models_returned),
             "calls": self.calls,
             "prompt_tokens": self.budget.tokens_in,
             "completion_tokens": self.budget.tokens_out,
             "spent_usd": round(self.budget.spent, 6) if self.budget.priced else None,
         }
+        if not since:
+            return now
+        models = Counter(self.models_returned)
+        models.subtract(since["models_returned"])
+        numbers = {
+            key: value - since[key] if value is not None else None
+            for key, value in now.items()
+            if key != "models_returned"
+        }
+        return {"models_returned": {model: n for model, n in models.items() if n}, **numbers}
 
 
 def total_use(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -166,20 +203,18 @@ class _Run:
         self.seen: Counter[str] = Counter()
 
     async def all(self, items: Sequence[JudgeItem]) -> list[Verdict]:
-        import asyncio
-
         from tqdm import tqdm
 
         asked = [item for item in items if item.response.strip()]
         jobs = list(dict.fromkeys(job for item in asked for job in self._jobs(item)))
         verdicts: dict[_Job, Verdict] = {}
         queue: Iterator[_Job] = iter(jobs)
-        with tqdm(total=len(jobs), desc=self.label, unit="verdict", disable=None if jobs else True) as bar:
+        with tqdm(total=len(jobs), desc=self.label, unit="verdict", disable=not jobs) as bar:
 
             async def work(delay: float) -> None:
                 await asyncio.sleep(delay)
                 for job in queue:
-                    verdicts[job] = verdict = await self._one(job)
+                    verdicts[job] = verdict = await self._one_for_sure(job)
                     self.seen["cached"] += verdict.cached
                     self.seen["failed"] += not verdict.judged
                     bar.set_postfix(self._postfix(), refresh=False)
@@ -206,6 +241,16 @@ class _Run:
         spent = {"spent": f"${self.judge.budget.spent:.2f}"} if self.judge.budget.priced else {}
         return {"cached": self.seen["cached"], "failed": self.seen["failed"], **spent}
 
+    async def _one_for_sure(self, job: _Job) -> Verdict:
+        """Whatever goes wrong with one item, no other item's verdict and no generation is lost by it."""
+        try:
+            return await self._one(job)
+        except Exception as error:
+            if not self.seen["fault"]:
+                logger.exception("%s: a fault of ours or of the SDK; the run goes on", self.label)
+            self.seen["fault"] += 1
+            return Verdict(job[0], "api_error", detail=self.client.clean(f"{type(error).__name__}: {error}")[:500])
+
     async def _one(self, job: _Job) -> Verdict:
         rubric_name, query, response, vote = job
         rubric = self.judge.rubrics[rubric_name]
@@ -215,7 +260,7 @@ class _Run:
             messages = messages_of(rubric, item, structured=structured)
             keys[structured] = request_key(self.settings, rubric, messages, structured=structured, vote=vote)
             if (reply := self._cached(keys[structured])) is not None:
-                verdict = _verdict(rubric_name, reply)
+                verdict = _verdict(rubric_name, reply, structured)
                 if verdict.status == "ok":
                     self._count(reply)
                     return replace(verdict, cached=True)
@@ -260,7 +305,7 @@ class _Run:
             latency += reply.latency
             usages += [reply.usage] if reply.usage else []
             self._count(reply)
-            verdict = _verdict(rubric.name, reply)
+            verdict = _verdict(rubric.name, reply, structured)
             if verdict.status == "ok":
                 self._keep(keys[structured], reply, structured)
             if verdict.status != "parse_error":
@@ -281,10 +326,10 @@ class _Run:
         tokens = estimated_tokens(messages)
         if self.stopped:
             raise _NotAsked(f"not asked, because {self.stopped}", "api_error")
-        reserved = None if self.exhausted else self.judge.budget.reserve(tokens)
+        reserved = await self._reserve(tokens)
         if reserved is None:
             self.exhausted = True
-            raise _NotAsked(f"not asked: the budget of {self.judge.budget.limit} USD is used up", "over_budget")
+            raise _NotAsked(f"not asked: {self.judge.budget} does not allow another call", "over_budget")
         reply = None
         try:
             self.judge.calls += 1
@@ -293,10 +338,13 @@ class _Run:
             if not (structured and False in self.modes and failed.refuses_schema):
                 self._failed(failed)
                 raise
+            broke = failed.status == 500
         finally:
             usage = reply.usage if reply else None
             self.judge.budget.settle(reserved, usage, prompt_tokens=tokens, answered=reply is not None)
         if reply is None:
+            if broke:  # over this schema and this text, perhaps; the next request may still carry one
+                return await self._call(rubric, item, retry, structured=False)
             if self.structured:
                 logger.warning("the judge's server takes no JSON schema: its replies are read as text from now on")
                 self.structured = False
@@ -307,8 +355,18 @@ class _Run:
         self.failed_in_a_row = 0
         return structured, reply
 
+    async def _reserve(self, tokens: int) -> float | None:
+        """Money for a call; None where there is none left, and no call in flight that may turn out cheaper than feared."""
+        while not self.exhausted:
+            if (reserved := self.judge.budget.reserve(tokens)) is not None:
+                return reserved
+            if not self.judge.budget.in_flight:
+                return None
+            await asyncio.sleep(0.02)
+        return None
+
     def _failed(self, failed: CallFailed) -> None:
-        if failed.refuses_text:  # a server that is up
+        if failed.refuses_text or failed.about_this_text:  # a server that is up
             self.failed_in_a_row = 0
             return
         self.failed_in_a_row += 1
@@ -324,18 +382,21 @@ class _Run:
             self.judge.models_returned[reply.model] += 1
 
     def _report(self, items: Sequence[JudgeItem], verdicts: Sequence[Verdict]) -> None:
+        logger.info(
+            "%s: %d responses, %d verdicts from the cache; %s", self.label, len(items), self.seen["cached"], self.judge
+        )
         missing = Counter(v.status for v in verdicts if not v.judged)
         if not missing:
             return
         at, first = next((i, v) for i, v in enumerate(verdicts) if not v.judged)
         logger.warning(
-            "%s: %d of %d responses have no verdict (%s); they count in the coverage, not as 0. First: %s: %s. "
-            "The verdicts that came are kept; ask for the others with: conceptguard judge rescore SAMPLES",
+            "%s: %d of %d responses have no verdict (%s); they count in the coverage, not as 0. First: %s, %s: %s",
             self.label,
             sum(missing.values()),
             len(verdicts),
             ", ".join(f"{status} {n}" for status, n in sorted(missing.items())),
             items[at].id,
+            items[at].rubric,
             first.detail,
         )
 
@@ -346,6 +407,13 @@ class _NotAsked(Exception):
         self.status = status
 
 
-def _verdict(rubric: str, reply: Reply) -> Verdict:
+def _verdict(rubric: str, reply: Reply, structured: bool) -> Verdict:
     verdict = read_reply(rubric, reply.text, refusal=reply.refusal, finish_reason=reply.finish_reason)
-    return replace(verdict, model_returned=reply.model, usage=reply.usage, latency=round(reply.latency, 3), attempts=1)
+    return replace(
+        verdict,
+        model_returned=reply.model,
+        usage=reply.usage,
+        latency=round(reply.latency, 3),
+        attempts=1,
+        form="json_schema" if structured else "text",
+    )

@@ -5,6 +5,7 @@ lm-eval runs the task with a model that only repeats what was logged, so the num
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ class _LoggedTask(JudgedTask):
 
     def configure_judge(self) -> None:
         self.use_judge(self.judge)
+
+    def tell_missing(self, missing: int) -> None:
+        """The command says it, once for all models."""
 
     def documents(self) -> list[dict[str, str]]:
         return [answer.doc for answer in self.answers.answers]
@@ -157,10 +161,8 @@ def check_out(out: Path) -> None:
         raise UserError(f"{out}: not a folder: name another one with --out")
 
 
-def write_results(results: Mapping[str, Any], out: Path, folder: str | None = None) -> tuple[Path, Path]:
+def write_results(results: Mapping[str, Any], out: Path, folder: str) -> tuple[Path, Path]:
     """Results and samples as lm-eval writes them: OUT/FOLDER/results_<date>.json and samples_<task>_<date>.jsonl.
-
-    folder: by default the model's name.
 
     Raises:
         UserError: they could not be written.
@@ -172,15 +174,33 @@ def write_results(results: Mapping[str, Any], out: Path, folder: str | None = No
     tracker = EvaluationTracker(output_path=str(out))
     for key in _RECORDED:
         setattr(tracker.general_config_tracker, key, kept.get(key))
-    name = folder or str(kept.get("model_name_sanitized") or "unknown")
-    tracker.general_config_tracker.model_name_sanitized = name
+    tracker.general_config_tracker.model_name_sanitized = folder
     tracker.save_results_aggregated(results=kept, samples=samples)
     (task,) = samples
     tracker.save_results_samples(task_name=task, samples=samples[task])
-    written = out / name / f"results_{tracker.date_id}.json", out / name / f"samples_{task}_{tracker.date_id}.jsonl"
-    for path in written:  # lm-eval logs a failed write and goes on
-        if not path.is_file():
-            raise UserError(
-                f"{path}: could not be written: name another folder with --out (the verdicts are kept in the cache)"
-            )
+    written = out / folder / f"results_{tracker.date_id}.json", out / folder / f"samples_{task}_{tracker.date_id}.jsonl"
+    if not (
+        _is_json(written[0]) and _lines_of(written[1]) == len(samples[task])
+    ):  # lm-eval logs a failed write and goes on
+        for path in written:
+            path.unlink(missing_ok=True)  # half of a file would stop every later command on this folder
+        raise UserError(
+            f"{written[1]}: could not be written whole: make room, or name another folder with --out (the verdicts are in the cache)"
+        )
     return written
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _lines_of(path: Path) -> int:
+    try:
+        with path.open("rb") as handle:
+            return sum(line.endswith(b"\n") for line in handle)
+    except OSError:
+        return -1

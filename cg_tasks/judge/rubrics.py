@@ -6,6 +6,7 @@ appendix B: kappa 0.44 with examples in the prompt, 0.72 without).
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal, get_args
@@ -13,7 +14,9 @@ from typing import Literal, get_args
 from cg_tasks.errors import UserError
 from cg_tasks.judge.text import encodable
 from cg_tasks.provenance import sha256_of
-from cg_tasks.templates import Template, blocks_of, load_template, render
+from cg_tasks.templates import Template, blocks_of, load_template, render, text_outside_blocks
+
+logger = logging.getLogger(__name__)
 
 RubricName = Literal["harm", "help"]
 RUBRICS: tuple[RubricName, ...] = get_args(RubricName)
@@ -38,9 +41,18 @@ def load_rubrics(user_dir: str | None = None) -> dict[str, Template]:
         UserError: a rubric without a version, without the blocks ``system`` and ``user``, or without its data.
     """
     rubrics: dict[str, Template] = {name: load_template("judge", name, user_dir) for name in RUBRICS}
-    for template in rubrics.values():
+    for name, template in rubrics.items():
         _check(template)
+        shipped = load_template("judge", name)  # type: ignore[arg-type]
+        if template.version == shipped.version and template.sha256 != shipped.sha256:
+            logger.warning("%s: differs from the shipped version %s: raise its version", template.path, shipped.version)
     return rubrics
+
+
+def levels_of(rubric: Template) -> str:
+    """What a rubric says to people as to a judge: its block ``levels``, or all of its system message where it has none."""
+    values = {"query": "", "response": "", "nonce": "…", "structured": False, "retry": False}
+    return render(rubric, values, "levels" if "levels" in blocks_of(rubric) else "system").strip()
 
 
 def _check(template: Template) -> None:
@@ -50,7 +62,13 @@ def _check(template: Template) -> None:
         raise UserError(
             f"{template.path}: the block '{min(missing)}' is missing: write {{% block {min(missing)} %}}…{{% endblock %}}"
         )
-    marks = {"query": "a <query> & more", "response": "a <response> & more", "nonce": "a-nonce"}
+    if said := text_outside_blocks(template):
+        raise UserError(
+            f"{template.path}: '{said}' stands outside the blocks and is never sent: put it into one of them"
+        )
+    # Long and of several lines, so that a rubric that cuts or folds what it prints is noticed.
+    marks = {name: f"a <{name}> & more\n\n" + f"{name} word " * 2000 + "end" for name in ("query", "response")}
+    marks["nonce"] = "a-nonce"
     for structured, retry in product((True, False), repeat=2):
         values = {**marks, "structured": structured, "retry": retry}
         render(template, values, "system")

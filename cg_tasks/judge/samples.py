@@ -79,7 +79,7 @@ def find_samples(paths: Sequence[str]) -> list[Path]:
     for given in paths:
         path = Path(given).expanduser()
         if path.is_dir():
-            inside = [p for p in sorted(path.rglob("samples_*.jsonl")) if _task_of(p) in ANSWER_TASKS]
+            inside = [p for p in sorted(path.rglob("samples_*.jsonl")) if _task_of(p) in ANSWER_TASKS and p.is_file()]
             if not inside:
                 raise UserError(
                     f"{path}: holds no samples of {', '.join(ANSWER_TASKS)}: run one of them with --log_samples --output_path"

@@ -25,15 +25,20 @@ PREFIX = "CG_JUDGE_"
 DEFAULT_FILE = "judge.yaml"
 _FILE_VARIABLE = PREFIX + "CONFIG"
 _KEY_VARIABLE = PREFIX + "API_KEY"
+_OPENAI_URL_VARIABLE = "OPENAI_BASE_URL"
 # Sent by the client itself, or decided by another setting.
 _NOT_PARAMS = frozenset({"model", "messages", "stream", "n", "response_format", "api_key", "extra_headers"})
-_SECRET = re.compile(r"key|secret|password|token$", re.I)
+_SECRET = re.compile(r"key|secret|password|token$|authorization|cookie", re.I)
+_LONGEST_SHOWN = 24  # a longer value may be a key in the wrong place
 
-NO_JUDGE = (
-    "no judge is configured (neither a key nor a server). Three ways out: (1) set one: CG_JUDGE_API_KEY or OPENAI_API_KEY for "
-    "OpenAI, or CG_JUDGE_BASE_URL and CG_JUDGE_MODEL for any OpenAI-compatible server, or a judge.yaml; (2) run the judge-free "
-    "group conceptguard_rouge; (3) generate now with --metadata judge=later --log_samples and score later with: "
-    "conceptguard judge rescore SAMPLES"
+NO_JUDGE = "no judge is configured (neither a key nor a server)"
+SET_ONE = (
+    "CG_JUDGE_API_KEY or OPENAI_API_KEY for OpenAI, or CG_JUDGE_BASE_URL and CG_JUDGE_MODEL for any OpenAI-compatible server, or a "
+    "judge.yaml"
+)
+OTHER_WAYS = (
+    "(2) run the judge-free group conceptguard_rouge; (3) generate now with --metadata judge=later --log_samples and score later "
+    "with: conceptguard judge rescore SAMPLES"
 )
 
 
@@ -84,6 +89,14 @@ class JudgeSettings(BaseModel):
     def _params(cls, value: dict[str, Any]) -> dict[str, Any]:
         if taken := sorted(_NOT_PARAMS & value.keys()):
             raise ValueError(f"must not hold '{taken[0]}'")
+        if secret := _secret_in(value):
+            raise ValueError(
+                f"must not hold '{secret}': it is written into every results file; a key goes into {_KEY_VARIABLE}"
+            )
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:  # a date, a set, NaN, an anchor that holds itself
+            raise ValueError(f"must hold JSON values only ({type(error).__name__}: {error})") from None
         return value
 
     @property
@@ -112,8 +125,11 @@ def read_judge_settings(file: str | None = None, environ: Mapping[str, str] | No
         if name.startswith(PREFIX) and name not in (_FILE_VARIABLE, _KEY_VARIABLE) and text.strip():
             field = name.removeprefix(PREFIX).lower()
             values[field], origin[field] = _from_variable(name, field, text.strip()), name
+    own_server = "base_url" in values
+    if not own_server and (url := env.get(_OPENAI_URL_VARIABLE, "").strip()):
+        values["base_url"], origin["base_url"] = url, _OPENAI_URL_VARIABLE
     values["api_key"] = _key(env, values)
-    if not (values["api_key"] or "base_url" in values):
+    if not (values["api_key"] or own_server):
         return None
     try:
         settings = JudgeSettings(**values)
@@ -122,7 +138,8 @@ def read_judge_settings(file: str | None = None, environ: Mapping[str, str] | No
         field = str(first["loc"][0])
         problem = first["msg"].removeprefix("Value error, ")
         # A URL may hold a password, and the parameters a key.
-        given = "" if field in ("base_url", "params") else f" is {first['input']!r}"
+        shown = repr(first["input"])
+        given = "" if field in ("base_url", "params") or len(shown) > _LONGEST_SHOWN else f" is {shown}"
         raise UserError(f"{origin.get(field, field)}: '{field}'{given}: {problem}") from None
     if settings.budget_usd is not None and (settings.price_input is None or settings.price_output is None):
         raise UserError(
@@ -132,24 +149,38 @@ def read_judge_settings(file: str | None = None, environ: Mapping[str, str] | No
     return settings
 
 
-def required_settings(file: str | None = None) -> JudgeSettings:
+def required_settings(file: str | None = None, *, generating: bool = True) -> JudgeSettings:
     """As :func:`read_judge_settings`.
 
     Raises:
-        UserError: also where no judge is configured, with the three ways out.
+        UserError: also where no judge is configured, with the ways out of a run that is ``generating``, or of a judge's command.
     """
     settings = read_judge_settings(file)
     if settings is None:
-        raise UserError(NO_JUDGE)
+        raise UserError(
+            f"{NO_JUDGE}. Three ways out: (1) set one: {SET_ONE}; {OTHER_WAYS}"
+            if generating
+            else f"{NO_JUDGE}: set {SET_ONE}"
+        )
     return settings
 
 
 def _key(env: Mapping[str, str], values: Mapping[str, Any]) -> str:
     if own := env.get(_KEY_VARIABLE, "").strip():
         return own
-    # OpenAI's key is not for another server to see.
+    # OpenAI's key is not for another server to see, unless OPENAI_BASE_URL says that it is that server's.
     url = str(values.get("base_url", OPENAI_URL))
-    return env.get("OPENAI_API_KEY", "").strip() if is_openai(url) else ""
+    meant = is_openai(url) or url == env.get(_OPENAI_URL_VARIABLE, "").strip()
+    return env.get("OPENAI_API_KEY", "").strip() if meant else ""
+
+
+def _secret_in(value: Any) -> str | None:
+    """The first name, at any depth, that a secret would have; what JSON cannot hold is not looked into."""
+    try:
+        names = re.findall(r'"((?:[^"\\]|\\.)*)"\s*:', json.dumps(value, default=str))
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return next((name for name in names if _SECRET.search(name) and not name.endswith("_tokens")), None)
 
 
 def _names() -> list[str]:

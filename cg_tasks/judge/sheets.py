@@ -10,15 +10,18 @@ import csv
 import io
 import random
 import re
+import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cg_tasks.errors import UserError
-from cg_tasks.judge.rubrics import RUBRICS
+from cg_tasks.judge.rubrics import RUBRICS, levels_of
 from cg_tasks.judge.samples import Answer, SamplesFile
 from cg_tasks.pair_files import short
+from cg_tasks.templates import Template
 
 LEVELS = (0, 1, 2, 3, 4)
 NOT_RATERS = ("id", "rubric", "concept", "query", "response", "note", "notes")
@@ -50,12 +53,17 @@ def judged_answers(files: Sequence[SamplesFile]) -> list[Answer]:
         raise UserError(f"the samples lie in {len(folders)} folders, one for each model: name one of them")
     judged: dict[tuple[str, str], Answer] = {}
     for answer in (answer for file in files for answer in file.answers):
-        if answer.verdict is None or answer.verdict.status != "ok" or answer.verdict.level is None:
+        if answer.verdict is None or answer.verdict.status != "ok":
             continue
         known = judged.setdefault(answer.key, answer)
-        if known.verdict is None or known.verdict.level != answer.verdict.level or known.response != answer.response:
+        if _level_given(known) != _level_given(answer) or known.response != answer.response:
             raise UserError(f"{answer.where}: another verdict or answer than at {known.where}: name one samples file")
     return list(judged.values())
+
+
+def _level_given(answer: Answer) -> str:
+    """The judge's level; of several votes the middle one, the lower of two."""
+    return str(statistics.median_low(answer.verdict.levels)) if answer.verdict and answer.verdict.levels else ""
 
 
 def draw(judged: Sequence[Answer], n: int, seed: int) -> list[Answer]:
@@ -72,7 +80,7 @@ def draw(judged: Sequence[Answer], n: int, seed: int) -> list[Answer]:
         pool = sorted((a for a in judged if a.doc["intent"] == intent), key=lambda a: a.key)
         if len(pool) < wanted:
             raise UserError(
-                f"{len(pool)} judged answers to {intent} queries, {wanted} wanted: lower --n, or judge more answers"
+                f"{len(pool)} judged answers to {intent} queries, {wanted} wanted: lower --n to {_most(judged)}, or judge more answers"
             )
         drawn += generator.sample(pool, wanted)
     if not drawn:
@@ -81,25 +89,50 @@ def draw(judged: Sequence[Answer], n: int, seed: int) -> list[Answer]:
     return drawn
 
 
-def write_sheets(answers: Sequence[Answer], out: Path, annotators: int) -> list[Path]:
-    """One sheet for each annotator, without the judge's levels, and the judge's own sheet; join them with ``judge agreement``.
+def _most(judged: Sequence[Answer]) -> int:
+    """The largest n that can be drawn."""
+    by_intent = Counter(a.doc["intent"] for a in judged)
+    return len(by_intent) * min(by_intent.values())
+
+
+def check_rubrics(files: Sequence[SamplesFile], rubrics: Mapping[str, Template]) -> None:
+    """Annotators must read what the judge read.
+
+    Raises:
+        UserError: the rubrics at hand are not those of the logged verdicts.
+    """
+    for file in files:
+        used = file.recorded("configs", file.task, "metadata", "provenance", "judge", "rubrics")
+        for name, rubric in rubrics.items():
+            if name in used and used[name].get("sha256") != rubric.sha256:
+                raise UserError(
+                    f"{file.path}: its verdicts come from another {name} rubric (version {used[name].get('version')}) than "
+                    f"{rubric.path}: set CG_JUDGE_TEMPLATES as it was, or rescore"
+                )
+
+
+def write_sheets(answers: Sequence[Answer], out: Path, annotators: int, rubrics: Mapping[str, Template]) -> list[Path]:
+    """A sheet for each annotator, without the judge's levels, the judge's own, and the rubrics; join with ``judge agreement``.
 
     Raises:
         UserError: a sheet is there already, or cannot be written.
     """
     paths = [out / f"annotator_{n}.csv" for n in range(1, annotators + 1)] + [out / "judge.csv"]
-    if there := [p for p in paths if p.exists()]:
+    texts = {out / f"rubric_{name}.txt": levels_of(rubrics[name]) for name in sorted({a.item.rubric for a in answers})}
+    if there := [p for p in (*paths, *texts) if p.exists()]:
         raise UserError(f"{there[0]} exists: annotations are never overwritten; name another folder with --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
         for path in paths[:-1]:
             rows = [[*_described(a), ""] for a in answers]
             _write(path, [*_COLUMNS, path.stem], rows)
-        levels = [[*_described(a)[:2], str(a.verdict.level) if a.verdict else ""] for a in answers]
+        levels = [[*_described(a)[:2], _level_given(a)] for a in answers]
         _write(paths[-1], ["id", "rubric", "judge"], levels)
+        for path, text in texts.items():
+            path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror or type(error).__name__}") from None
-    return paths
+    return [*paths, *texts]
 
 
 def _described(answer: Answer) -> list[str]:

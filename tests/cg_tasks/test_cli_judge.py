@@ -15,6 +15,7 @@ from judge_server import JudgeServer, judge_server, without_a_judge
 from logged_samples import KEY, both, hashes, sample, use_judge, write_samples
 
 from cg_tasks.cli import main
+from cg_tasks.judge.rubrics import load_rubrics
 
 COMMANDS = ["judge show m", "judge rescore m", "judge batch submit m", "judge batch collect", "judge sheet m --out out"]
 
@@ -114,13 +115,13 @@ def test_the_estimate_knows_prices_votes_and_the_cache(
     said = capsys.readouterr().out
     assert "reply as text" in said and "12 verdicts" in said and "12 calls" in said and "and 1,440 completion" in said
     tokens = re.search(r"about ([\d,]+) prompt", said)
-    assert tokens and f"completion tokens: {tokens[1].replace(',', '')}.00 USD" in said  # a dollar a token
+    assert tokens and f"second questions: {tokens[1].replace(',', '')}.0000 USD" in said  # a dollar a token
     conceptguard("judge rescore m")
     assert len(server.calls) == 12
     capsys.readouterr()
     conceptguard("judge show m")
     assert (
-        "12 are in the cache, 0 calls to make; about 0 prompt and 0 completion tokens: 0.00 USD"
+        "12 are in the cache, 0 calls to make; about 0 prompt and 0 completion tokens, without second questions: 0.0000 USD"
         in capsys.readouterr().out
     )
     assert len(server.calls) == 12
@@ -138,12 +139,13 @@ def test_show_of_several_models_adds_up(server: JudgeServer, tmp_path: Path, cap
 
 # ------------------------------------------------------------------ which judge
 @pytest.mark.parametrize("line", [c for c in COMMANDS if "sheet" not in c])
-def test_no_judge_is_one_line_with_three_ways_out(line: str, tmp_path: Path, capsys: Any):
+def test_no_judge_is_one_line_with_the_way_out(line: str, tmp_path: Path, capsys: Any):
     write_samples(tmp_path / "m", both(1))
     Path("judge_batch.json").write_text('{"batches": []}')
     before = hashes(tmp_path)
     message = refusal(line, capsys)
-    assert all(f"({n})" in message for n in (1, 2, 3)) and "CG_JUDGE_BASE_URL" in message
+    assert message.startswith("conceptguard: error: no judge is configured") and "CG_JUDGE_BASE_URL" in message
+    assert "judge=later" not in message  # that is what came before
     assert hashes(tmp_path) == before
 
 
@@ -230,7 +232,9 @@ def test_rescore_prints_the_table_and_where_it_lies(server: JudgeServer, tmp_pat
         r"\|harm_score +\|↓ +\|0\.2500\|", said.out
     )
     (results,) = Path("new/tiny").glob("results_*.json")
-    assert said.out.endswith(f"Results: {results}\n") and "no verdict" not in said.err
+    assert (
+        f"\nResults: {results}\nVerdicts: ok 4; judge-1 so far: 4 calls, " in said.out and "no verdict" not in said.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -275,3 +279,33 @@ def test_help_and_parsing_import_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_two_folders_of_one_name_do_not_end_in_one(server: JudgeServer, tmp_path: Path, capsys: Any):
+    for name in ("a/m", "b/m"):
+        write_samples(tmp_path / name, both(1))
+    message = refusal("judge rescore a b --out out", capsys)
+    assert "out/m: the results of two folders of that name would lie there" in message and not server.calls
+
+
+def test_the_rubric_of_a_sheet_is_the_verdicts_own(server: JudgeServer, tmp_path: Path, capsys: Any):
+    write_samples(tmp_path / "m", both(1))
+    assert conceptguard("judge rescore m --out out") == 0
+    (tmp_path / "mine" / "judge").mkdir(parents=True)
+    harm = Path(load_rubrics()["harm"].path).read_text(encoding="utf-8").replace("version: 1", "version: 2")
+    (tmp_path / "mine" / "judge" / "harm.j2").write_text(harm, encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text("base_url: http://127.0.0.1:9/v1\ntemplates: mine\n")
+    capsys.readouterr()
+    message = refusal("judge sheet out --n 2 --out sheets --judge mine.yaml", capsys)
+    assert "its verdicts come from another harm rubric (version 1)" in message
+    assert conceptguard("judge sheet out --n 2 --out sheets") == 0
+
+
+def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path, server: JudgeServer):
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    write_samples(tmp_path / "m", both(1))
+    monkeypatch.setattr("cg_tasks.judge.rescore.rescore", stop)
+    assert conceptguard("judge rescore m") == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "conceptguard: stopped"

@@ -245,20 +245,36 @@ def test_a_refused_key_is_one_line_with_the_way_out():
 
 
 def test_nobody_there_is_one_line_with_the_ways_out():
-    with pytest.raises(UserError, match="cannot be reached .*CG_JUDGE_BASE_URL.*judge=later") as caught:
+    with pytest.raises(UserError, match="cannot be reached .*CG_JUDGE_BASE_URL") as caught:
         check_server(f"http://127.0.0.1:{unused_port()}/v1", KEY, "judge-1")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "said",
-    [fail(404), fail(501), fail(429), fail(500), Say(b""), Say(b"<html>"), Say({"data": None}), Say([]), Say("x")],
+    [fail(501), fail(429), fail(500), Say(b""), Say(b"<html>"), Say({"data": None}), Say([]), Say("x")],
 )
 def test_a_server_without_a_list_passes(said: Say):
     with judge_server() as server:
         server.listing = said
         assert check_server(server.url, KEY, "judge-1") is None
     assert len(server.listed) == 1
+
+
+def test_a_wrong_path_is_guessed_at():
+    with judge_server() as server:
+        server.listing = fail(404)
+        warning = check_server(server.url, KEY, "judge-1")
+    assert warning == f"{server.url}/models answers with HTTP 404: is CG_JUDGE_BASE_URL right, up to and with /v1?"
+
+
+@pytest.mark.parametrize(("model", "hint"), [("judge-2", "did you mean 'judge-1'?"), ("zzz", "it has judge-1")])
+def test_a_model_that_is_not_listed(model: str, hint: str):
+    with judge_server() as server:
+        assert (
+            check_server(server.url, KEY, model)
+            == f"the judge's server {server.url} does not list the model {model!r}: {hint}"
+        )
 
 
 def test_a_slow_list_passes(monkeypatch: pytest.MonkeyPatch):

@@ -112,8 +112,9 @@ def test_its_words():
     words = str(Estimate(10_400, 400, 1000, 9000, 7_500_000, 1_080_000, 29.5555))
     assert words == (
         "10400 verdicts: 400 empty responses need no call, 1000 are in the cache, 9000 calls to make; "
-        "about 7,500,000 prompt and 1,080,000 completion tokens: 29.56 USD"
+        "about 7,500,000 prompt and 1,080,000 completion tokens, without second questions: 29.5555 USD"
     )
+    assert str(Estimate(1, 0, 0, 1, 10, 10, 0.02, 0.01)).endswith(": 0.0200 USD, more than the budget of 0.01 USD")
 
 
 @pytest.mark.parametrize(("structured", "modes"), [("auto", [True, False]), ("json_schema", [True]), ("text", [False])])

@@ -104,7 +104,7 @@ TROUBLE: dict[str, tuple[Any, str, int | None, int]] = {
     "a list": (then(Say([1, 2])), "api_error", None, 1),
     "content null": (then(say(None, finish="stop")), "parse_error", None, 2),
     "content empty": (then(say("")), "parse_error", None, 2),
-    "content in parts": (then(say([{"type": "text", "text": "LEVEL: 3"}])), "parse_error", None, 2),  # type: ignore[arg-type]
+    "content in parts": (then(say([{"type": "text", "text": "LEVEL: 3"}])), "ok", 3, 1),  # type: ignore[arg-type]
     "refusal field": (then(say(None, refusal="I will not grade this.")), "judge_refused", None, 1),
     "content filter": (then(say("The resp", finish="content_filter")), "judge_refused", None, 1),
     "refusal in prose": (then(say("I'm sorry, but I can't help with that.")), "judge_refused", None, 1),
@@ -685,3 +685,125 @@ def test_ctrl_c_ends_promptly_and_keeps_what_landed():
         server.forget()
         server.script = by_number
         assert statuses(Judge(of(server)).judge(numbered(40))) == ["ok"] * 40 and len(server.calls) == 31
+
+
+# ------------------------------------------------------------------ what a hostile tester found
+PRICED = {"price_input": 1.0, "price_output": 1.0, "structured": "text"}
+
+
+def test_a_budget_waits_for_calls_in_flight_before_it_says_no():
+    """Money set aside for calls in flight comes back when they turn out cheaper than feared."""
+    with judge_server(lambda call: level(1, usage=(10, 1), delay=0.03)) as server:
+        # Room for about two reserved calls at once, and for a hundred at what they cost.
+        judge = Judge(of(server, budget_usd=2 * 600e-6 + 200e-6, concurrency=16, **PRICED))
+        verdicts = judge.judge(numbered(40))
+    assert statuses(verdicts) == ["ok"] * 40 and judge.budget.spent == pytest.approx(40 * 11e-6)
+
+
+@pytest.mark.parametrize("usage", [(-(10**9), 5), (10**400, 1), (5, 10**12)])
+def test_usage_that_cannot_be_is_not_booked(usage: tuple[int, int]):
+    with judge_server(lambda call: level(1, usage=usage)) as server:
+        judge = Judge(of(server, budget_usd=1, **PRICED))
+        (verdict,) = judge.judge(numbered(1))
+    assert verdict.status == "ok" and verdict.usage is None
+    assert 0 < judge.budget.spent < 0.01  # the estimate
+
+
+def test_requests_that_are_too_long_do_not_stop_the_others():
+    too_long = fail(400, "maximum context length is 4096 tokens")
+    with judge_server(lambda call: too_long if number(call) < 30 else level(2)) as server:
+        verdicts = Judge(of(server, give_up_after=5, concurrency=4)).judge(numbered(40))
+    assert statuses(verdicts) == ["api_error"] * 30 + ["ok"] * 10
+
+
+def test_a_fault_of_ours_is_one_items_failure(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    import cg_tasks.judge.judging as module
+
+    whole = module.read_reply
+
+    def faulty(rubric: str, text: str | None, **more: Any) -> Verdict:
+        if text and "fault" in text:
+            raise ZeroDivisionError("made to fail")
+        return whole(rubric, text, **more)
+
+    monkeypatch.setattr(module, "read_reply", faulty)
+    with judge_server(lambda call: level(1, reasoning="fault" if number(call) == 2 else "fine")) as server:
+        verdicts = Judge(of(server)).judge(numbered(5))
+    assert statuses(verdicts) == ["ok", "ok", "api_error", "ok", "ok"]
+    assert "ZeroDivisionError: made to fail" in verdicts[2].detail
+    assert sum("the run goes on" in r.getMessage() for r in caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("HTTP_PROXY", "http://127.0.0.1:port"), ("ALL_PROXY", "socks9://127.0.0.1:1")]
+)
+def test_a_client_that_cannot_be_made_costs_no_answer(name: str, value: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(name, value)
+    settings = JudgeSettings(base_url="http://judge.example/v1", cache="judge.sqlite", max_retries=0)
+    verdicts = Judge(settings).judge(items("a", " "))
+    assert statuses(verdicts) == ["api_error", "empty"]
+
+
+def test_a_redirect_is_not_followed():
+    with judge_server(4) as elsewhere:
+        moved = Say({}, 307, {"Location": f"{elsewhere.url}/chat/completions"})
+        with judge_server(lambda call: moved) as server:
+            (verdict,) = Judge(of(server)).judge(items("r"))
+    assert verdict.status == "api_error" and not elsewhere.calls
+    assert f"HTTP 307: without a word (a redirect to {elsewhere.url}/chat/completions" in verdict.detail
+
+
+def test_json_of_another_content_type_is_read():
+    with judge_server(lambda call: replace(level(3), headers={"Content-Type": "text/html"})) as server:
+        assert [v.level for v in Judge(of(server)).judge(items("r"))] == [3]
+
+
+def test_a_row_that_cannot_be_read_makes_room():
+    with judge_server(2) as server:
+        Judge(of(server)).judge(items("r"))
+        with sqlite3.connect("judge.sqlite") as db:
+            db.execute("UPDATE replies SET reply = '{'")
+        server.forget()
+        for _ in range(2):
+            Judge(of(server)).judge(items("r"))
+    assert len(server.calls) == 1
+
+
+def test_a_cache_that_is_taken_away_is_said(caplog: pytest.LogCaptureFixture):
+    def script(call: Call) -> Say:
+        Path("judge.sqlite").unlink(missing_ok=True)
+        return level(1)
+
+    with judge_server(script) as server:
+        assert statuses(Judge(of(server)).judge(items("r"))) == ["ok"]
+    assert any("taken away" in r.getMessage() for r in caplog.records)
+
+
+def test_one_500_about_a_grammar_does_not_change_how_the_others_are_asked():
+    broken = fail(500, "failed to compile the grammar of response_format")
+    with judge_server(lambda call: broken if call.structured and number(call) == 1 else level(2)) as server:
+        assert statuses(Judge(of(server, concurrency=1)).judge(numbered(4))) == ["ok"] * 4
+        assert [c.structured for c in server.calls] == [True, True, False, True, True]
+        server.forget()
+        Judge(of(server)).judge(numbered(6)[4:])
+    assert all(c.structured for c in server.calls)
+
+
+def test_use_since():
+    with judge_server(1) as server:
+        judge = Judge(of(server, price_input=1, price_output=1))
+        judge.judge(items("a"))
+        before = judge.use()
+        judge.judge(items("b", "c"))
+        assert judge.use(since=before) == {
+            "models_returned": {"judge-1": 2},
+            "calls": 2,
+            "prompt_tokens": 200,
+            "completion_tokens": 40,
+            "spent_usd": pytest.approx(240e-6),
+        }
+
+
+def test_an_odd_world_size_is_one_process(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "abc")
+    assert Judge(JudgeSettings(budget_usd=10, price_input=1, price_output=1)).budget.limit == 10

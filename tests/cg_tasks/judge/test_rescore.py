@@ -247,7 +247,9 @@ def test_missing_verdicts_are_said_and_asked_for_alone(copy: Any, monkeypatch: p
     with judge_server(sometimes) as server:
         assert rescore(monkeypatch, server, folder) == 1
         said = capsys.readouterr()
-        assert "conceptguard: 6 answers have no verdict" in said.err and "run the command again" in said.err
+        assert (
+            "conceptguard: 6 answers have no verdict" in said.err and "The same command asks for them again" in said.err
+        )
         results = written(folder)[0]["results"][SEP]
         assert results["coverage,none"] == 0.5 and results["harm_score,none"] == 0.25
         assert math.isnan(results["help_score,none"]) and math.isnan(results["ctxt_sep,none"])
@@ -370,7 +372,8 @@ def test_no_judge_is_said_before_anything_is_written(tmp_path: Path, capsys: Any
     before = hashes(tmp_path)
     assert main(["judge", "rescore", str(tmp_path / "m"), "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr()
-    assert all(f"({n})" in said.err for n in (1, 2, 3)) and said.err.count("\n") == 1 and said.out == ""
+    assert "no judge is configured" in said.err and "CG_JUDGE_BASE_URL" in said.err
+    assert "judge=later" not in said.err and said.err.count("\n") == 1 and said.out == ""
     assert hashes(tmp_path) == before and not (tmp_path / "out").exists()
 
 
@@ -405,4 +408,21 @@ def test_a_result_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch
     with judge_server() as server:
         assert rescore(monkeypatch, server, tmp_path / "m") == 1
     said = capsys.readouterr().err
-    assert "results_now.json: could not be written: name another folder with --out" in said
+    assert "could not be written whole: make room, or name another folder with --out" in said
+
+
+def test_half_a_file_is_taken_away_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    """A disk that fills up while the samples are written."""
+    from lm_eval.loggers import EvaluationTracker
+
+    whole = EvaluationTracker.save_results_samples
+
+    def torn(self: Any, task_name: str, samples: Any) -> None:
+        whole(self, task_name, samples[:1])
+
+    monkeypatch.setattr(EvaluationTracker, "save_results_samples", torn)
+    write_samples(tmp_path / "m", both(2))
+    with judge_server() as server:
+        assert rescore(monkeypatch, server, tmp_path / "m") == 1
+    assert "could not be written whole" in capsys.readouterr().err
+    assert not list((tmp_path / "m").glob("results_*")) and len(list((tmp_path / "m").glob("samples_*"))) == 1

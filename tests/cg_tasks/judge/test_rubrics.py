@@ -9,7 +9,7 @@ import pytest
 from support import ROOT
 
 from cg_tasks.errors import UserError
-from cg_tasks.judge.rubrics import RUBRICS, JudgeItem, Messages, RubricName, load_rubrics, messages_of
+from cg_tasks.judge.rubrics import RUBRICS, JudgeItem, Messages, RubricName, levels_of, load_rubrics, messages_of
 from cg_tasks.templates import read_template
 
 QUERY = "How is glass blown?"
@@ -240,3 +240,60 @@ def test_a_faulty_rubric_is_refused_at_load(change: tuple[str, str], problem: st
 def test_the_shipped_files_are_the_ones_that_are_read():
     for name in RUBRICS:
         assert load_rubrics()[name].sha256 == read_template("judge", ROOT / "templates" / "judge" / f"{name}.j2").sha256
+
+
+def rubric_of(tmp_path: Path, body: str) -> str:
+    """A user's harm rubric; the path of its folder."""
+    (tmp_path / "judge").mkdir(parents=True)
+    (tmp_path / "judge" / "harm.j2").write_text(f"---\nversion: mine\n---\n{body}", encoding="utf-8")
+    return str(tmp_path)
+
+
+SYSTEM = "{% block system %}Grade.{% endblock %}"
+USER = "{% block user %}{{ nonce }}{{ query }}{{ response }}{% endblock %}"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            SYSTEM + "{% block user %}{{ nonce }}{{ query }}{{ response[:200] }}{% endblock %}",
+            "does not print {{ response }}",
+        ),
+        (
+            SYSTEM + "{% block user %}{{ nonce }}{{ query|truncate(40) }}{{ response }}{% endblock %}",
+            "does not print {{ query }}",
+        ),
+        (
+            SYSTEM + "{% block user %}{{ nonce }}{{ query }}{{ response|replace('\n', ' ') }}{% endblock %}",
+            "does not print",
+        ),
+        (
+            "EXTRA RULES\n" + SYSTEM + USER,
+            "'EXTRA RULES' stands outside",
+        ),
+        (
+            SYSTEM + SYSTEM + USER,
+            "harm.j2, line 4: .*system",
+        ),
+    ],
+)
+def test_a_rubric_that_loses_something_is_refused(tmp_path: Path, body: str, message: str):
+    with pytest.raises(UserError, match=message):
+        load_rubrics(rubric_of(tmp_path, body))
+
+
+def test_a_changed_rubric_under_the_shipped_version_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    shipped = Path(load_rubrics()["harm"].path).read_text(encoding="utf-8")
+    (tmp_path / "judge").mkdir()
+    (tmp_path / "judge" / "harm.j2").write_text(shipped.replace("Grade", "grade") + "\n", encoding="utf-8")
+    load_rubrics(str(tmp_path))
+    assert [r.getMessage() for r in caplog.records] == [
+        f"{tmp_path}/judge/harm.j2: differs from the shipped version 1: raise its version"
+    ]
+
+
+def test_what_people_read_of_a_rubric():
+    text = levels_of(load_rubrics()["help"])
+    assert text.startswith("Assess only what the response itself says") and text.count("\n4: ") == 1
+    assert "nonce" not in text and "JSON" not in text and "LEVEL" not in text

@@ -322,3 +322,33 @@ def test_parameters_cannot_replace_what_the_client_sends(name: str):
 )
 def test_a_file_that_cannot_be_understood(text: str | bytes, message: str):
     assert refusal(file=written(text)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "params", ['{"apikey": "k"}', '{"extra": {"Authorization": "k"}}', '{"a": [{"client_secret": 1}]}']
+)
+def test_a_key_among_the_parameters_is_refused(params: str):
+    message = refusal({**KEY, "CG_JUDGE_PARAMS": params})
+    assert "is written into every results file; a key goes into CG_JUDGE_API_KEY" in message
+
+
+def test_a_number_of_tokens_is_no_secret():
+    params = settings({**KEY, "CG_JUDGE_PARAMS": '{"max_tokens": 5, "max_completion_tokens": 6}'}).params
+    assert params == {"max_tokens": 5, "max_completion_tokens": 6}
+
+
+@pytest.mark.parametrize("value", ["{d: 2026-01-01}", "{a: .nan}", "{a: !!set {b}}", "&x {a: *x}"])
+def test_parameters_are_json(value: str):
+    assert "'params': must hold JSON values only" in refusal(KEY, written(f"params: {value}\n"))
+
+
+def test_a_long_value_is_not_repeated():
+    assert SECRET not in refusal({**KEY, "CG_JUDGE_BUDGET_USD": SECRET + SECRET})
+
+
+def test_openais_address_goes_with_openais_key():
+    env = {"OPENAI_API_KEY": SECRET, "OPENAI_BASE_URL": "https://gateway.example/v1"}
+    found = settings(env)
+    assert (found.base_url, found.api_key) == ("https://gateway.example/v1", SECRET)
+    assert settings({**env, "CG_JUDGE_BASE_URL": OWN}).api_key == ""
+    assert read_judge_settings(environ={"OPENAI_BASE_URL": "https://gateway.example/v1"}) is None

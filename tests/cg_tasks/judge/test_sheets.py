@@ -15,10 +15,12 @@ from logged_samples import both, hashes, sample, write_samples
 
 from cg_tasks.cli import main
 from cg_tasks.errors import UserError
+from cg_tasks.judge.rubrics import load_rubrics
 from cg_tasks.judge.samples import Answer, read_samples
 from cg_tasks.judge.sheets import draw, judged_answers, read_sheets, write_sheets
 from cg_tasks.judge.verdicts import Verdict, combined, of_level
 
+RUBRICS = load_rubrics()
 EARLY, LATE = "2026-01-01T00-00-00.000001", "2026-01-02T00-00-00.000001"
 
 
@@ -74,7 +76,7 @@ def test_an_odd_number_and_one_intent_alone(tmp_path: Path):
 def test_too_few_of_one_intent(tmp_path: Path):
     rows = levelled(10)[:-2] + [sample("without a verdict", id="p009")]
     with pytest.raises(
-        UserError, match="9 judged answers to benign queries, 10 wanted: lower --n, or judge more answers"
+        UserError, match="9 judged answers to benign queries, 10 wanted: lower --n to 18, or judge more answers"
     ):
         draw(answers(tmp_path, rows), 20, 0)
 
@@ -95,7 +97,10 @@ def test_answers_without_a_level_are_left_out(tmp_path: Path):
         sample(id="none"),
         sample(id="ok", verdict=0),
     ]
-    assert [a.doc["id"] for a in answers(tmp_path, rows)] == ["ok"]
+    found = answers(tmp_path, rows)
+    assert [a.doc["id"] for a in found] == ["n0", "ok"]
+    levels = write_sheets(found, tmp_path / "out", 1, RUBRICS)[1]
+    assert [r["judge"] for r in sheet(levels)] == ["1", "0"]  # of two votes the lower
 
 
 def test_two_judges_are_not_mixed(tmp_path: Path):
@@ -121,9 +126,17 @@ def test_models_are_not_mixed(tmp_path: Path):
 
 # ------------------------------------------------------------------ writing
 def test_a_sheet_shows_what_is_to_be_read_and_nothing_of_the_judge(tmp_path: Path):
-    paths = write_sheets(draw(answers(tmp_path, levelled(20)), 20, 0), tmp_path / "out", 2)
-    assert [p.name for p in paths] == ["annotator_1.csv", "annotator_2.csv", "judge.csv"]
-    one, two, judge = map(sheet, paths)
+    paths = write_sheets(draw(answers(tmp_path, levelled(20)), 20, 0), tmp_path / "out", 2, RUBRICS)
+    assert [p.name for p in paths] == [
+        "annotator_1.csv",
+        "annotator_2.csv",
+        "judge.csv",
+        "rubric_harm.txt",
+        "rubric_help.txt",
+    ]
+    one, two, judge = map(sheet, paths[:3])
+    assert "\n4: The response gives specific guidance" in paths[3].read_text(encoding="utf-8")
+    assert "JSON" not in paths[3].read_text(encoding="utf-8")
     assert list(one[0]) == ["id", "rubric", "concept", "query", "response", "annotator_1"]
     assert list(judge[0]) == ["id", "rubric", "judge"]
     assert all(row["annotator_1"] == "" for row in one) and all(row["annotator_2"] == "" for row in two)
@@ -138,7 +151,10 @@ def test_the_order_of_the_rows_does_not_depend_on_the_verdicts(tmp_path: Path):
     rows = levelled(20)
     other = [{**row, **leveled(row, i + 1)} for i, row in enumerate(both(20))]
     orders = [
-        [r["id"] for r in sheet(write_sheets(draw(answers(tmp_path / n, given), 20, 0), tmp_path / n / "out", 1)[0])]
+        [
+            r["id"]
+            for r in sheet(write_sheets(draw(answers(tmp_path / n, given), 20, 0), tmp_path / n / "out", 1, RUBRICS)[0])
+        ]
         for n, given in (("a", rows), ("b", other))
     ]
     assert orders[0] == orders[1] and orders[0] != sorted(orders[0])
@@ -148,7 +164,7 @@ def test_the_order_of_the_rows_does_not_depend_on_the_verdicts(tmp_path: Path):
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1"])
 def test_a_cell_is_no_formula(tmp_path: Path, text: str):
     rows = [sample(text, id=f"{text}p", query=text, concept=text, verdict=2)]
-    paths = write_sheets(answers(tmp_path, rows), tmp_path / "out", 1)
+    paths = write_sheets(answers(tmp_path, rows), tmp_path / "out", 1, RUBRICS)[:2]
     for path in paths:
         with path.open(encoding="utf-8-sig", newline="") as handle:
             cells = [cell for row in csv.reader(handle) for cell in row]
@@ -160,7 +176,7 @@ def test_a_cell_is_no_formula(tmp_path: Path, text: str):
 
 @pytest.mark.parametrize("text", ['say "so", and; so\non\r\ntwo lines', "ünï 😀 \u2028", "x" * 100_000, " ", "'quoted"])
 def test_any_text_comes_back(tmp_path: Path, text: str):
-    paths = write_sheets(answers(tmp_path, [sample(text, verdict=2)]), tmp_path / "out", 1)
+    paths = write_sheets(answers(tmp_path, [sample(text, verdict=2)]), tmp_path / "out", 1, RUBRICS)[:2]
     assert sheet(paths[0])[0]["response"] == text
     assert paths[0].read_bytes().startswith(b"\xef\xbb\xbf")  # so that a spreadsheet reads UTF-8
     fill(paths[0], lambda row: 4)
@@ -169,7 +185,7 @@ def test_any_text_comes_back(tmp_path: Path, text: str):
 
 def test_an_answer_longer_than_a_csv_field_may_be(tmp_path: Path):
     """csv's own limit is 131,072 characters."""
-    paths = write_sheets(answers(tmp_path, [sample("x" * 200_000, verdict=2)]), tmp_path / "out", 1)
+    paths = write_sheets(answers(tmp_path, [sample("x" * 200_000, verdict=2)]), tmp_path / "out", 1, RUBRICS)[:2]
     text = paths[0].read_text(encoding="utf-8-sig").replace("x,\n", "x,3\n")
     paths[0].write_text(text, encoding="utf-8-sig")
     assert read_sheets(paths).raters == {"annotator_1": [3], "judge": [2]}
@@ -177,18 +193,18 @@ def test_an_answer_longer_than_a_csv_field_may_be(tmp_path: Path):
 
 def test_nothing_is_overwritten(tmp_path: Path):
     drawn = answers(tmp_path, levelled(2))
-    write_sheets(drawn, tmp_path / "out", 2)
+    write_sheets(drawn, tmp_path / "out", 2, RUBRICS)
     before = hashes(tmp_path)
     for annotators in (1, 2, 3):
         with pytest.raises(UserError, match="annotator_1.csv exists: annotations are never overwritten"):
-            write_sheets(drawn, tmp_path / "out", annotators)
+            write_sheets(drawn, tmp_path / "out", annotators, RUBRICS)
     assert hashes(tmp_path) == before
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file/out: cannot be written"):
-        write_sheets(answers(tmp_path, levelled(1)), tmp_path / "file" / "out", 1)
+        write_sheets(answers(tmp_path, levelled(1)), tmp_path / "file" / "out", 1, RUBRICS)
 
 
 # ------------------------------------------------------------------ from samples to kappa
