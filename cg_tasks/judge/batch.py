@@ -19,8 +19,9 @@ from cg_tasks.judge.blocking import run_blocking
 from cg_tasks.judge.cache import ReplyCache
 from cg_tasks.judge.client import CallFailed, ChatClient
 from cg_tasks.judge.estimate import request_keys, request_messages
-from cg_tasks.judge.judging import Judge, request_params
+from cg_tasks.judge.judging import Judge
 from cg_tasks.judge.reading import read_reply
+from cg_tasks.judge.request import request_params
 from cg_tasks.judge.rubrics import JudgeItem
 from cg_tasks.judge.settings import JudgeSettings
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from cg_tasks.judge.budget import COMPLETION_TOKENS, Budget, estimated_tokens
 from cg_tasks.judge.cache import ReplyCache, mean_usage
-from cg_tasks.judge.judging import Judge, modes_of, request_key
+from cg_tasks.judge.judging import Judge
+from cg_tasks.judge.request import modes_of, request_key
 from cg_tasks.judge.rubrics import JudgeItem, Messages, RubricName, messages_of
 
 

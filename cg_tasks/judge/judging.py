@@ -20,9 +20,10 @@ from cg_tasks.judge.cache import ReplyCache
 from cg_tasks.judge.client import CallFailed, ChatClient, Reply
 from cg_tasks.judge.keys import check_key, masked
 from cg_tasks.judge.reading import read_reply
-from cg_tasks.judge.rubrics import JudgeItem, Messages, load_rubrics, messages_of
+from cg_tasks.judge.request import modes_of, request_key, request_params, server_of
+from cg_tasks.judge.rubrics import JudgeItem, load_rubrics, messages_of
 from cg_tasks.judge.settings import JudgeSettings
-from cg_tasks.judge.verdicts import SCHEMA, Status, Verdict, combined, empty_verdict
+from cg_tasks.judge.verdicts import Status, Verdict, combined, empty_verdict
 from cg_tasks.provenance import sha256_of
 from cg_tasks.templates import Template
 
@@ -31,37 +32,6 @@ logger = logging.getLogger(__name__)
 # Seconds between the first calls, about the work that one takes here. Calls that start together also come back together, and
 # then wait for each other's work in every round: 7.4 s for 1,000 verdicts of 0.2 s, 32 at once, instead of 7.0.
 _STAGGER = 0.006
-_RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "verdict", "strict": True, "schema": SCHEMA}}
-
-
-def request_params(settings: JudgeSettings, structured: bool) -> dict[str, Any]:
-    """What goes into a request beside model and messages."""
-    return {**settings.params, **({"response_format": _RESPONSE_FORMAT} if structured else {})}
-
-
-def request_key(settings: JudgeSettings, rubric: Template, messages: Messages, *, structured: bool, vote: int) -> str:
-    """The cache key: everything that can change a verdict, and nothing that cannot."""
-    return sha256_of(
-        {
-            "model": settings.model,
-            "base_url": settings.base_url,
-            "rubric": [rubric.version, rubric.sha256],
-            "messages": messages,
-            "params": request_params(settings, structured),
-            "vote": vote,
-        }
-    )
-
-
-def server_of(settings: JudgeSettings) -> str:
-    """Under which name the cache remembers what a server can do."""
-    return f"{settings.base_url} {settings.model}"
-
-
-def modes_of(settings: JudgeSettings, cache: ReplyCache) -> list[bool]:
-    """Whether a JSON schema goes with a request: the first is asked in, and a reply to any of them is a verdict."""
-    modes = {"json_schema": [True], "text": [False], "auto": [True, False]}[settings.structured]
-    return sorted(modes) if cache.is_text_only(server_of(settings)) else modes
 
 
 class Judge:
@@ -209,7 +179,7 @@ class _Run:
         jobs = list(dict.fromkeys(job for item in asked for job in self._jobs(item)))
         verdicts: dict[_Job, Verdict] = {}
         queue: Iterator[_Job] = iter(jobs)
-        with tqdm(total=len(jobs), desc=self.label, unit="verdict", disable=not jobs) as bar:
+        with tqdm(total=len(jobs), desc=self.label, unit="verdict", **({} if jobs else {"disable": True})) as bar:
 
             async def work(delay: float) -> None:
                 await asyncio.sleep(delay)
