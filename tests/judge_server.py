@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 import struct
 import sys
@@ -249,6 +250,16 @@ def judge_server(script: Script | int = 2) -> Iterator[JudgeServer]:
         server.server_close()
     if server.faults:  # a script that fails must fail its test, whatever the judge made of it
         raise AssertionError("the test's own script failed") from server.faults[0]
+
+
+@contextmanager
+def ctrl_c_works() -> Iterator[None]:
+    """A shell starts background jobs with SIGINT ignored, and Python then raises no KeyboardInterrupt."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def unused_port() -> int:

@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judge_server import Call, JudgeServer, Say, fail, judge_server, level, say, unused_port, without_a_judge
+from judge_server import (
+    Call,
+    JudgeServer,
+    Say,
+    ctrl_c_works,
+    fail,
+    judge_server,
+    level,
+    say,
+    unused_port,
+    without_a_judge,
+)
 from servers import chat_answer
 
 from cg_tasks.errors import UserError
@@ -229,9 +240,9 @@ def test_ctrl_c_ends_a_call_that_hangs_and_waits_for_its_end():
 
         threading.Thread(target=press, daemon=True).start()
         start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
+        with ctrl_c_works(), pytest.raises(KeyboardInterrupt):
             run_blocking(call(server.url))
-        assert ended and time.monotonic() - start < 3
+        assert ended and time.monotonic() - start < 12
 
 
 # ------------------------------------------------------------------ before a model is loaded

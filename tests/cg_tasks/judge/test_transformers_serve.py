@@ -48,8 +48,12 @@ def parrot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     target = tokenizer("LEVEL: 3</s>", add_special_tokens=False)["input_ids"]
     rubric = load_rubrics()["help"]
-    for step in range(300):
-        messages = messages_of(rubric, JudgeItem("", "help", f"What of {step}?", "fog " * (step % 7)), structured=False)
+    torch.manual_seed(0)
+    losses: list[float] = []
+    for step in range(400):
+        query, response = ITEMS[2].query + "?" * (step % 3), f"{'fog ' * (step % 7)}{ITEMS[2].response}"
+        item = JudgeItem("", "help", query, response)
+        messages = messages_of(rubric, item, structured=step % 2 == 0, retry=step % 5 == 4)
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
         labels = torch.tensor([[-100] * len(prompt) + target])
@@ -57,9 +61,10 @@ def parrot(tmp_path_factory: pytest.TempPathFactory) -> Path:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if loss.item() < 0.02:
+        losses.append(loss.item())
+        if len(losses) > 20 and max(losses[-20:]) < 0.01:
             break
-    assert loss.item() < 0.1
+    assert max(losses[-20:]) < 0.05
     model.save_pretrained(folder)
     return folder
 
@@ -116,7 +121,7 @@ def test_every_reply_of_a_real_server_ends_in_a_status(url: str, embedded: Path,
 
 def test_a_judge_that_can_be_read_gives_scores(url: str, parrot: Path, tmp_path: Path) -> None:
     judge = Judge(settings(url, parrot, tmp_path, structured="text"))
-    items = [ITEMS[2], JudgeItem("c", "help", "Who rings the bell?", "The warden of the ninth hour rings it.")]
+    items = [ITEMS[2], JudgeItem("c", "help", ITEMS[2].query + "?", "fog fog " + ITEMS[2].response)]
     verdicts = judge.judge(items)
     assert [(v.status, v.level, v.score, v.attempts) for v in verdicts] == [("ok", 3, 0.75, 1)] * 2
     assert judge.calls == 2
