@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import yaml
 
-from cg_tasks.binding import PromptSpec
 from cg_tasks.errors import UserError
 from cg_tasks.judge.filter import Judged, JudgeFilter, JudgeFunction
 from cg_tasks.judge.judging import Judge, judge_of, total_use
@@ -24,7 +23,7 @@ from cg_tasks.judge.rubrics import RUBRIC_OF_INTENT, JudgeItem
 from cg_tasks.judge.settings import required_settings
 from cg_tasks.judge.verdicts import ANSWERED, WITH_SCORE, Verdict
 from cg_tasks.metrics import Scored
-from cg_tasks.pair_task import PairTask
+from cg_tasks.qa import QueryTask
 from cg_tasks.ranks import gathered
 from cg_tasks.separation import QueryScore, Separation, separations
 
@@ -33,7 +32,7 @@ logger = logging.getLogger(__name__)
 LATER = "later"
 
 
-class JudgedTask(PairTask):
+class JudgedTask(QueryTask):
     """The judge's score of f(q) over one query set: HarmScore with the harm rubric, HelpScore with the help rubric.
 
     Raises:
@@ -72,9 +71,6 @@ class JudgedTask(PairTask):
         evaluated = self.own_metadata.get("pretrained") or self.own_metadata.get("model")
         for warning in circularities(judge.settings.model, self.table.name, evaluated):
             logger.warning(warning)
-
-    def specs(self, doc: Mapping[str, Any]) -> list[PromptSpec]:
-        return [{"messages": [{"role": "user", "content": doc["query"]}]}]
 
     def apply_filters(self) -> Any:
         super().apply_filters()
@@ -138,7 +134,7 @@ class SeparationTask(JudgedTask):
         mine = [QueryScore(doc["concept"], doc["intent"], pair.verdict.score) for doc, pair in judged]
         self._separations = separations(gathered(mine))
         without = [concept for concept, s in self._separations.items() if math.isnan(s.separation)]
-        if without and any(self._statuses[status] for status in ("ok", "empty")):
+        if without and any(self._statuses[status] for status in WITH_SCORE):
             logger.warning(
                 "ctxt_sep leaves out %d of %d concepts, which have no judged answer of one intent: %s",
                 len(without),

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from email.parser import BytesParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from judge_server import Call, JudgeServer, Say, Script, fail, level
+from judge_server import Call, JudgeServer, Say, Script, as_script, fail, running
 
 
 class BatchServer(JudgeServer):
     """files: contents by id. batches: as the server tells them. takes: batches until it takes no more; None for any number.
 
-    served: whether it has files and batches at all.
+    has_batches: whether it has files and batches at all.
     """
 
     def __init__(self, script: Script):
@@ -63,10 +61,10 @@ class BatchServer(JudgeServer):
                 record[name] = f"file-{len(self.files) + 1}"
                 self.files[record[name]] = b"".join(_line(line) + b"\n" for line in content)
 
-    def get(self, path: str) -> Say:
+    def get(self, path: str, headers: dict[str, str]) -> Say:
         kind, _, name = path.removeprefix("/v1/").partition("/")
         if kind == "models":
-            return self.listing
+            return super().get(path, headers)
         if self.has_batches and kind == "batches" and name in self.batches:
             return Say(self.batches[name])
         if self.has_batches and kind == "files" and name.removesuffix("/content") in self.files:
@@ -75,7 +73,7 @@ class BatchServer(JudgeServer):
 
     def post(self, path: str, headers: dict[str, str], body: bytes) -> Say:
         if path == "/v1/chat/completions":
-            return self.answer(json.loads(body), headers)
+            return super().post(path, headers, body)
         if self.has_batches and path == "/v1/files":
             name = f"file-{len(self.files) + 1}"
             parts = _multipart(headers["content-type"], body)
@@ -108,38 +106,5 @@ def _multipart(content_type: str, body: bytes) -> dict[str, bytes]:
 @contextmanager
 def batch_server(script: Script | int = 2) -> Iterator[BatchServer]:
     """Serve ``script`` on 127.0.0.1 with files and batches; an integer is every call's level."""
-    fixed = script
-    state = BatchServer((lambda call: level(fixed)) if isinstance(fixed, int) else fixed)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_GET(self) -> None:
-            self.send(state.get(self.path))
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            self.send(state.post(self.path, {k.lower(): v for k, v in self.headers.items()}, body))
-
-        def send(self, said: Say) -> None:
-            sent = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode("ascii")
-            self.send_response(said.status)
-            for name, value in {"Content-Type": "application/json", **said.headers}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(sent)))
-            self.end_headers()
-            self.wfile.write(sent)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    state.url = f"http://127.0.0.1:{server.server_port}/v1"
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
+    with running(BatchServer(as_script(script))) as state:
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 
 from servers import chat_answer
 
@@ -138,6 +138,7 @@ def schema_refused(call: Call) -> Say | None:
 
 
 Script = Callable[[Call], Say]
+S = TypeVar("S", bound="JudgeServer")
 
 
 class JudgeServer:
@@ -174,6 +175,15 @@ class JudgeServer:
                 self.in_flight -= 1
                 self.finished += 1
 
+    def get(self, path: str, headers: dict[str, str]) -> Say:
+        self.listed.append(headers)
+        time.sleep(self.listing.delay)
+        return self.listing
+
+    def post(self, path: str, headers: dict[str, str], body: bytes) -> Say:
+        assert path == "/v1/chat/completions", path
+        return self.answer(json.loads(body), headers)
+
     def forget(self) -> None:
         """As if nobody had called yet."""
         with self._lock:
@@ -197,22 +207,28 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def judge_server(script: Script | int = 2) -> Iterator[JudgeServer]:
     """Serve ``script`` on 127.0.0.1 as ``/v1/chat/completions`` and ``/v1/models``; an integer is every call's level."""
-    fixed = script
-    state = JudgeServer((lambda call: level(fixed)) if isinstance(fixed, int) else fixed)
+    with running(JudgeServer(as_script(script))) as state:
+        yield state
+
+
+def as_script(script: Script | int) -> Script:
+    return (lambda call: level(script)) if isinstance(script, int) else script
+
+
+@contextmanager
+def running(state: S) -> Iterator[S]:
+    """Serve what ``state`` answers to each path."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
-            state.listed.append(self.lower_headers())
-            time.sleep(state.listing.delay)
-            self.send(state.listing)
+            self.send(state.get(self.path, self.lower_headers()))
 
         def do_POST(self) -> None:
-            payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            assert self.path == "/v1/chat/completions", self.path
-            self.send(state.answer(payload, self.lower_headers()))
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.send(state.post(self.path, self.lower_headers(), body))
 
         def lower_headers(self) -> dict[str, str]:
             return {name.lower(): value for name, value in self.headers.items()}

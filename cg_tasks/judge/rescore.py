@@ -94,7 +94,8 @@ class _Replay(LM):
         return out
 
     def loglikelihood(self, requests: Any) -> Any:
-        raise NotImplementedError
+        """lm-eval's base class asks for these; a query task makes none of their requests."""
+        raise TypeError("logged answers can only be repeated, not scored or continued")
 
     loglikelihood_rolling = generate_until = loglikelihood
 
