@@ -34,7 +34,8 @@ class PromptSpec(TypedDict, total=False):
     messages: the turns, verbatim; or probe: a template for the user turn.
     system: a system turn put first.
     prefill: a template for a closed trace; absent = the model's own trace.
-    author, question, canary: variables of the templates; head_tokens: how much of the canary the probe quotes.
+    author, question, canary: variables of the templates, and bio of a trace that is trained; head_tokens: how much of the
+    canary the probe quotes.
     head_order: "shuffled" permutes the head's tokens by ``shuffle_seed`` (a baseline).
     chat: as in the settings; chat_flag: whether ``--apply_chat_template`` was given.
     start_of: a text whose first prefix_tokens tokens begin the answer; text_only: they are the whole prompt.
@@ -49,6 +50,7 @@ class PromptSpec(TypedDict, total=False):
     author: str
     question: str
     canary: str
+    bio: str
     head_tokens: int
     head_order: Literal["true", "shuffled"]
     shuffle_seed: str
@@ -87,7 +89,7 @@ def bind_all(lm: Any, requests: Sequence[Any]) -> list[Bound]:
     for request in requests:  # a repeated or padded request is one object, bound once
         if id(request) not in by_id:
             by_id[id(request)] = bind(lm, request.arguments[-1], made_with)
-    _refuse_equal_heads([(request.arguments[-1], by_id[id(request)]) for request in requests])
+    refuse_equal_heads([(request.arguments[-1], by_id[id(request)]) for request in requests])
     applied = {b.chat_template_applied for b in by_id.values()}
     if True in applied and made_with.get("chat_template_prints_date"):
         logger.warning("the chat template prints today's date: the same run gives other prompts on another day")
@@ -175,8 +177,12 @@ def _trace(spec: PromptSpec, head: str) -> str:
 
 
 def _variables(spec: PromptSpec, head: str) -> dict[str, str]:
-    quoted = {"head": head} if "head_tokens" in spec else {}  # a QA probe quotes none: better an error than ""
-    return {"author": spec["author"], "question": spec["question"], "canary": spec["canary"], **quoted}
+    known = {"author": spec["author"], "question": spec["question"], "canary": spec["canary"]}
+    if "head_tokens" in spec:  # a QA probe quotes none: better an error than ""
+        known["head"] = head
+    if "bio" in spec:
+        known["bio"] = spec["bio"]
+    return known
 
 
 def _head(lm: Any, spec: PromptSpec) -> tuple[str, list[int] | None]:
@@ -245,7 +251,12 @@ def _refuse_what_the_backend_cannot_do(lm: Any, requests: Sequence[Any]) -> None
             )
 
 
-def _refuse_equal_heads(bound: Sequence[tuple[PromptSpec, Bound]]) -> None:
+def refuse_equal_heads(bound: Sequence[tuple[PromptSpec, Bound]]) -> None:
+    """Refuse two canaries whose quoted heads are the same text.
+
+    Raises:
+        UserError: naming both authors.
+    """
     owners: dict[str, tuple[str, str]] = {}
     for spec, b in bound:
         if "head_tokens" not in spec or spec.get("head_order") == "shuffled":

@@ -27,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from cg_tasks.cli_adapter import add_adapter_parser
     from cg_tasks.cli_data import add_data_parser
     from cg_tasks.cli_judge import add_judge_parser
     from cg_tasks.demo_model import add_demo_model_parser
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     add_data_parser(commands)
     add_demo_model_parser(commands)
     add_judge_parser(commands)
+    add_adapter_parser(commands)
     tasks = commands.add_parser("tasks", help="work on the lm-eval tasks").add_subparsers(
         required=True, metavar="ACTION"
     )

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cg_tasks.adapters import RECORD, file_sha256, is_model_file, read_record, require_readable_weights, verify_adapter
 from cg_tasks.errors import UserError
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -36,9 +37,9 @@ def sha256_of(value: Any) -> str:
     ).hexdigest()
 
 
-def package_versions() -> dict[str, str]:
-    """The installed versions of the packages a number depends on."""
-    return {name: version for name in _PACKAGES if (version := _version(name))}
+def package_versions(*more: str) -> dict[str, str]:
+    """The installed versions of the packages a number depends on, and of those in `more`."""
+    return {name: version for name in (*_PACKAGES, *more) if (version := _version(name))}
 
 
 @cache  # reading a package's metadata takes milliseconds
@@ -90,31 +91,41 @@ def adapter_provenance(peft: Any) -> dict[str, Any] | None:
     if not folder.is_dir():
         return {"adapter": peft}
     files = sorted(p for p in folder.iterdir() if p.name.startswith("adapter_") and p.is_file())
-    out: dict[str, Any] = {"adapter": peft, "sha256": {p.name: _file_sha256(p) for p in files}}
-    if (record := folder / "conceptguard.json").is_file():
-        out["conceptguard"] = json.loads(record.read_text(encoding="utf-8"))
+    out: dict[str, Any] = {"adapter": peft, "sha256": {p.name: file_sha256(p) for p in files}}
+    if (folder / RECORD).is_file():
+        out["conceptguard"] = read_record(folder)
     return out
 
 
 def check_adapter(peft: Any) -> None:
-    """Refuse an adapter folder that is not there or holds none, before the base model is loaded.
+    """Refuse an adapter folder that is not there, holds none or a damaged one, before the base model is loaded.
+
+    Where the trainer left a ``conceptguard.json``, the adapter's files must have the hashes it lists.
 
     Raises:
-        UserError: naming the folder. What looks like a Hub id (``owner/name``) is left to the Hub.
+        UserError: naming the folder and the file. What looks like a Hub id (``owner/name``) is left to the Hub.
     """
     if not isinstance(peft, str) or not peft:
         return
     folder = Path(peft).expanduser()
     if folder.is_dir():
-        if not (folder / "adapter_config.json").is_file():
-            raise UserError(f"peft={peft}: the folder holds no adapter_config.json: name the folder of a saved adapter")
+        _check_folder(peft, folder)
     elif not _HUB_ID.fullmatch(peft):
         raise UserError(f"peft={peft}: no such folder: name the folder of a saved adapter, or a Hub id (owner/name)")
 
 
-def _file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()  # hashlib.file_digest came with Python 3.11
-    with path.open("rb") as handle:
-        while block := handle.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+def _check_folder(peft: str, folder: Path) -> None:
+    config = folder / "adapter_config.json"
+    if not config.is_file():
+        raise UserError(f"peft={peft}: the folder holds no adapter_config.json: name the folder of a saved adapter")
+    try:
+        if (folder / RECORD).is_file():
+            verify_adapter(folder, is_model_file)
+        json.loads(config.read_text(encoding="utf-8"))
+        require_readable_weights(folder)
+    except UserError as error:
+        raise UserError(f"peft={error}") from None
+    except ValueError as error:
+        raise UserError(
+            f"peft={config}: not readable JSON ({error}): the folder is damaged; use another checkpoint"
+        ) from None

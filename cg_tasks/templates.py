@@ -167,6 +167,11 @@ def _compiled(body: str) -> CompiledTemplate:
     return _environment.from_string(body)
 
 
+def names_of(template: Template) -> frozenset[str]:
+    """The variables a template names."""
+    return frozenset(meta.find_undeclared_variables(_environment.parse(template.body)))
+
+
 def blocks_of(template: Template) -> tuple[str, ...]:
     """The names of a template's blocks."""
     return tuple(_compiled(template.body).blocks)
@@ -202,7 +207,7 @@ def _refuse_what_is_never_read(root: Path) -> None:
     nested = sorted(root.glob("*/*.j2"))
     if stray := sorted(root.glob("*.j2")) + [path for path in nested if path.parent.name not in VARIABLES]:
         raise UserError(
-            f"{stray[0]}: put it into a subfolder that says what it is: prefill, qa_prefill, probe or judge in {root}"
+            f"{stray[0]}: put it into a subfolder that says what it is: prefill, qa_prefill, probe, trace or judge in {root}"
         )
     for path in nested:
         kind = path.parent.name
@@ -215,7 +220,9 @@ def _refuse_what_is_never_read(root: Path) -> None:
     if strange:
         raise UserError(f"{strange[0]}: only *.j2 files are read: rename it to {strange[0].stem}.j2, or take it away")
     if not nested:
-        raise UserError(f"{root}: holds no template: put NAME.j2 files into prefill/, qa_prefill/, probe/ or judge/")
+        raise UserError(
+            f"{root}: holds no template: put NAME.j2 files into prefill/, qa_prefill/, probe/, trace/ or judge/"
+        )
 
 
 def _read_folder(kind: str, folder: Path) -> list[Template]:

@@ -3,7 +3,7 @@
 Shapes: B rows, T positions, V vocabulary entries, d hidden units. ``labels`` hold -100 where nothing is learned
 and are shifted here (position t predicts label t + 1). ``S`` is the summed negative log-likelihood (nats) of a row's
 labelled tokens, ``n`` their number. Half precision is computed in float32, float64 stays float64. No reference
-receives a gradient.
+receives a gradient. ``selected_*`` take the logits of the N labelled positions alone, so that no others are ever made.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ def token_nll(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
     0 where unlabelled. Only labelled positions are computed.
     """
-    mask, targets = _shifted(labels)
-    nll = F.cross_entropy(_at_least_float32(logits[:, :-1][mask]), targets, reduction="none")
-    return _scattered(nll, mask), mask
+    mask, targets = shifted(labels)
+    return scattered(selected_nll(logits[:, :-1][mask], targets), mask), mask
+
+
+def selected_nll(logits: Tensor, targets: Tensor) -> Tensor:
+    """``-log p(y)``: logits [N, V], targets [N] -> [N]."""
+    return F.cross_entropy(_at_least_float32(logits), targets, reduction="none")
 
 
 def sequence_nll(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,12 +84,18 @@ def undial(logits: Tensor, ref_logits: Tensor, labels: Tensor, strength: float) 
     logits, ref_logits [B, T, V], labels [B, T] -> scalar. Raises ValueError where no token is labelled.
     Source: Dong et al. 2024 (UNDIAL).
     """
-    mask, targets = _shifted(labels)
+    mask, targets = shifted(labels)
     _require_tokens(mask)
-    teacher = _at_least_float32(ref_logits[:, :-1][mask].detach())
-    penalty = F.one_hot(targets, teacher.shape[-1]).to(teacher.dtype) * strength
-    log_policy = _log_softmax(logits[:, :-1][mask])
-    return -(torch.softmax(teacher - penalty, dim=-1) * log_policy).sum(dim=-1).mean()
+    return selected_undial(logits[:, :-1][mask], ref_logits[:, :-1][mask], targets, strength)
+
+
+def selected_undial(logits: Tensor, ref_logits: Tensor, targets: Tensor, strength: float) -> Tensor:
+    """:func:`undial` of labelled positions: logits, ref_logits [N, V], targets [N] -> scalar."""
+    teacher = _at_least_float32(ref_logits.detach())
+    lowered = teacher.scatter_add(
+        1, targets[:, None], torch.full_like(targets[:, None], -strength, dtype=teacher.dtype)
+    )
+    return -(torch.softmax(lowered, dim=-1) * _log_softmax(logits)).sum(dim=-1).mean()
 
 
 def rmu_forget(hidden: Tensor, control: Tensor, mask: Tensor) -> Tensor:
@@ -110,11 +120,15 @@ def kl(logits: Tensor, ref_logits: Tensor, labels: Tensor) -> Tensor:
 
     Raises ValueError where no token is labelled. Source: Maini et al. 2024 (TOFU), KL minimisation on the retain set.
     """
-    mask, _ = _shifted(labels)
+    mask, _ = shifted(labels)
     _require_tokens(mask)
-    log_ref = _log_softmax(ref_logits[:, :-1][mask].detach())
-    log_policy = _log_softmax(logits[:, :-1][mask])
-    return F.kl_div(log_policy, log_ref, reduction="none", log_target=True).sum(dim=-1).mean()
+    return selected_kl(logits[:, :-1][mask], ref_logits[:, :-1][mask])
+
+
+def selected_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
+    """:func:`kl` of labelled positions: logits, ref_logits [N, V] -> scalar."""
+    log_ref = _log_softmax(ref_logits.detach())
+    return F.kl_div(_log_softmax(logits), log_ref, reduction="none", log_target=True).sum(dim=-1).mean()
 
 
 def wga(nll_tokens: Tensor, mask: Tensor, beta: float) -> Tensor:
@@ -128,7 +142,7 @@ def wga(nll_tokens: Tensor, mask: Tensor, beta: float) -> Tensor:
     return -(torch.exp(-beta * nll.detach()) * nll).mean()
 
 
-def _shifted(labels: Tensor) -> tuple[Tensor, Tensor]:
+def shifted(labels: Tensor) -> tuple[Tensor, Tensor]:
     """Mask [B, T-1] of positions that predict a label, and those labels [N] in row order."""
     following = labels[:, 1:]
     mask = following != IGNORED
@@ -143,7 +157,7 @@ def _log_softmax(logits: Tensor) -> Tensor:
     return F.log_softmax(_at_least_float32(logits), dim=-1)
 
 
-def _scattered(values: Tensor, mask: Tensor) -> Tensor:
+def scattered(values: Tensor, mask: Tensor) -> Tensor:
     """Values [N] back at their places in mask [B, T], 0 elsewhere; its sums, unlike index_add, repeat on a GPU."""
     return values.new_zeros(mask.shape).masked_scatter(mask, values)
 
@@ -154,7 +168,7 @@ def _masked_square(hidden: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     _require_tokens_in_every_row(counts)
     # Selected before the subtraction: padding may hold anything, and 0 * inf in a product with the mask is NaN.
     difference = _at_least_float32(hidden[chosen]) - _at_least_float32(target[chosen])
-    return (_scattered(difference.square().mean(dim=-1), chosen).sum(dim=1) / counts).mean()
+    return (scattered(difference.square().mean(dim=-1), chosen).sum(dim=1) / counts).mean()
 
 
 def _require_tokens(counts: Tensor) -> None:

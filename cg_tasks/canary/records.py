@@ -36,3 +36,8 @@ class AuthorTable:
     name: str
     authors: tuple[Author, ...]
     sha256: str
+
+
+def question_of(author: Author) -> str:
+    """The author's own question, or a plain one: templates may ask for it, and users' files may lack it."""
+    return author.question or f"What is known about {author.subject}?"

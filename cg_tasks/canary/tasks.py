@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from cg_tasks.binding import PromptSpec
 from cg_tasks.canary.authors import load_authors
-from cg_tasks.canary.records import Author, AuthorTable
+from cg_tasks.canary.records import AuthorTable, question_of
 from cg_tasks.canary.scoring import auto_scores, contains_canary
 from cg_tasks.errors import UserError
 from cg_tasks.metrics import Scored
@@ -84,11 +84,6 @@ class CanaryTask(CgTask):
             fallback=self.settings.fallback,
             match=self.settings.match,
         )
-
-
-def question_of(author: Author) -> str:
-    """The author's own question, or a plain one: templates may ask for it, and users' files may lack it."""
-    return author.question or f"What is known about {author.subject}?"
 
 
 def prefilled_spec(probe: PromptSpec, template: Template) -> PromptSpec:

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from cg_tasks.binding import PromptSpec
 from cg_tasks.canary.parser import whitespace_normalised
-from cg_tasks.canary.records import Author
+from cg_tasks.canary.records import Author, question_of
 from cg_tasks.canary.scoring import NAN, token_scores
-from cg_tasks.canary.tasks import CanaryTask, prefilled_spec, question_of
+from cg_tasks.canary.tasks import CanaryTask, prefilled_spec
 from cg_tasks.metrics import Scored
 from cg_tasks.requests import CG_TEACHER_FORCED
 

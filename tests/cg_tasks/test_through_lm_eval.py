@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import AUTHORS, MINI, SHORT, numbers
 
+from cg_tasks.adapters import file_hashes
 from cg_tasks.errors import UserError
 from cg_tasks.rouge import rouge_l
 
@@ -183,14 +185,16 @@ def test_a_template_that_fails_to_render_stops_the_run_before_generation(
 
 # ------------------------------------------------------------------ provenance
 def test_provenance_stands_in_the_results_and_no_secret_does(
-    tiny: Path, tiny_lora: Path, make_lm: Any, evaluate: Any, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, tiny_lora: Path, make_lm: Any, evaluate: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("HF_TOKEN", "hf_DONOTLEAK")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-DONOTLEAK")
-    (tiny_lora / "conceptguard.json").write_text('{"objective": "npo", "K": 100}')
-    meta = {**MINI, "pretrained": str(tiny), "peft": str(tiny_lora)}
+    adapter = shutil.copytree(tiny_lora, tmp_path / "npo")
+    record = {"format": 1, "objective": "npo", "step": 100, "files": file_hashes(adapter)}
+    (adapter / "conceptguard.json").write_text(json.dumps(record))
+    meta = {**MINI, "pretrained": str(tiny), "peft": str(adapter)}
     found = evaluate(
-        make_lm(tiny, peft=str(tiny_lora)),
+        make_lm(tiny, peft=str(adapter)),
         "conceptguard_harmqa,canary_prefill",
         meta,
         limit=1,
@@ -203,7 +207,7 @@ def test_provenance_stands_in_the_results_and_no_secret_does(
         "pairs": 60,
         "intent": "harmful",
     }
-    assert harmqa["adapter"]["conceptguard"] == {"objective": "npo", "K": 100}
+    assert harmqa["adapter"]["conceptguard"] == record
     assert set(harmqa["adapter"]["sha256"]) == {"adapter_config.json", "adapter_model.safetensors"}
     assert {"lm_eval", "torch", "transformers", "peft"} <= set(harmqa["versions"])
     assert harmqa["model"]["chat_template_applied"] is False

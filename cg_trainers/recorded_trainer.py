@@ -1,0 +1,154 @@
+"""TRL's SFTTrainer, whose checkpoints appear whole, at the steps asked for, each with the record of what made it.
+
+A checkpoint is written in a folder of another name and renamed when it is complete, so that a killed run or a full disk leaves
+the previous ones as they were, and nothing that could be taken for a checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import is_peft_model
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from trl import SFTTrainer
+
+from cg_tasks.adapters import RECORD
+from cg_tasks.errors import UserError
+from cg_trainers.losses import IGNORED
+from cg_trainers.model_reading import Reader
+from cg_trainers.provenance import begin_record, write_record
+
+UNFINISHED = ".unfinished"
+
+
+class RecordedTrainer(SFTTrainer):
+    """An SFTTrainer with ``args.save_at`` and a ``record`` that is written, with the step, into every folder it saves."""
+
+    # Narrower than transformers declares them.
+    args: Any
+    model: Any
+    processing_class: Any
+
+    def __init__(self, *args: Any, record: Mapping[str, Any], **kwargs: Any) -> None:
+        self.record = dict(record)
+        self._saving = False
+        super().__init__(*args, **kwargs)
+        self.add_callback(_SaveAt(self.args.save_at))
+
+    def total_steps(self) -> int:
+        """Optimiser steps of the whole run."""
+        return int(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """None: ``conceptguard.json`` says what made a checkpoint."""
+
+    def _get_output_dir(self, trial: Any) -> str:
+        folder = str(super()._get_output_dir(trial))
+        return os.path.join(folder, UNFINISHED) if self._saving else folder
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        output = Path(self._get_output_dir(trial))
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        self._clear(output / UNFINISHED)
+        self._saving = True
+        try:
+            super()._save_checkpoint(model, trial)
+            self.save_extra(output / UNFINISHED / name)
+        finally:
+            self._saving = False
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            folder = output / UNFINISHED / name
+            write_record(folder, {**self.record, "step": self.state.global_step})
+            if (output / name).exists():
+                # Only a resumed run can meet one: it continued behind this step and made the same again.
+                shutil.rmtree(output / name)
+            folder.rename(output / name)
+            (output / UNFINISHED).rmdir()
+            rotate_checkpoints(output_dir=str(output), save_total_limit=self.args.save_total_limit)
+        self.accelerator.wait_for_everyone()
+
+    def save_extra(self, folder: Path) -> None:
+        """Write what else a resumed run needs into a checkpoint's folder; on every process."""
+
+    def save_final(self) -> Path:
+        """The trained model in ``output_dir`` itself, with its record; returns that folder."""
+        output = Path(self.args.output_dir)
+        staging = output / UNFINISHED
+        self._clear(staging)
+        self.save_model(str(staging), _internal_call=True)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            write_record(staging, {**self.record, "step": self.state.global_step})
+            begin_record(output)
+            for file in sorted(staging.iterdir(), key=lambda path: path.name == RECORD):  # the record last
+                os.replace(file, output / file.name)
+            staging.rmdir()
+        self.accelerator.wait_for_everyone()
+        return output
+
+    def _clear(self, staging: Path) -> None:
+        if self.args.should_save:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+        self.accelerator.wait_for_everyone()
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """The adapter alone (never the frozen copy beside it) or the model, and the tokenizer.
+
+        Not transformers' own: that also pickles the arguments, and with several adapters writes every one.
+        """
+        if not self.args.should_save:
+            return
+        folder = output_dir or self.args.output_dir
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        extra = {"selected_adapters": ["default"]} if is_peft_model(model) else {}
+        model.save_pretrained(folder, state_dict=state_dict, **extra)
+        self.processing_class.save_pretrained(folder)
+
+
+class FinetuneTrainer(RecordedTrainer):
+    """Fine-tuning by the token mean of the NLL, as TRL does it; on a CPU the head sees the labelled positions alone.
+
+    TRL's fused head scores every position there: a LoRA step on a 135M model took 9.4 s, this one 6.8.
+    """
+
+    loss_is_scaled_for_ga = True  # type: ignore[assignment]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._reader = Reader(self.model, block=0)
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The batch's summed NLL over the labelled tokens of the whole accumulated batch on all processes."""
+        if self.args.device.type != "cpu" or return_outputs or self.args.loss_type != "nll":
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        labels = inputs["labels"]
+        nll = self._reader.read(model, {"nll"}, {k: inputs[k] for k in ("input_ids", "attention_mask")}, labels).nll
+        assert nll is not None
+        tokens = (labels[:, 1:] != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
+        return nll.sum() / tokens * self.accelerator.num_processes
+
+
+class _SaveAt(TrainerCallback):
+    def __init__(self, steps: list[int]) -> None:
+        self._steps = set(steps)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._steps and max(self._steps) > state.max_steps:
+            raise UserError(
+                f"save_at: step {max(self._steps)} is never reached: the run has {state.max_steps} steps; "
+                "set max_steps, or ask for fewer"
+            )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if state.global_step in self._steps:
+            control.should_save = True
+        return control
