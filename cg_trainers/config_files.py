@@ -80,6 +80,17 @@ def effective(name: str | os.PathLike[str], dataclasses: Iterable[type]) -> dict
     return _checked(load_config(name), dataclasses)
 
 
+def require_config(argv: Sequence[str]) -> None:
+    """Read what ``--config`` names. What is wrong with the file itself is told before torch and TRL take seconds to import.
+
+    Raises:
+        UserError: as :func:`load_config`.
+    """
+    _, config = _without_config(argv)
+    if config is not None:
+        load_config(config)
+
+
 def parse(argv: Sequence[str], dataclasses: Sequence[Any], description: str | None = None) -> tuple[Any, ...]:
     """Instances of ``dataclasses`` from ``--config NAME`` and the command line, which wins.
 
@@ -158,7 +169,7 @@ def _checked(settings: Mapping[str, Setting], dataclasses: Iterable[type]) -> di
     for key, setting in settings.items():
         if key not in known:
             hint = _guess(key, list(known))
-            if key == "objective":
+            if "objective" in settings and "objective" not in known:
                 hint = "this is an unlearning recipe, run it with python -m cg_trainers.unlearn"
             raise UserError(f"{setting.where}: unknown key '{key}': {hint}")
         hint, metadata = known[key]

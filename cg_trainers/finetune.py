@@ -15,12 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cg_trainers.arguments import DataArguments, ModelArguments
-from cg_trainers.config_files import parse
+from cg_trainers.config_files import parse, require_config
 from cg_trainers.run import require_same_run, resume_point, script, train
 
 
 def main(argv: Sequence[str]) -> Path:
     """Fine-tune as the arguments say; returns the output folder. Raises UserError for what a user can mend."""
+    require_config(argv)
+
     from cg_trainers.unlearn_config import FinetuneConfig
 
     model_args, data, config = parse(argv, (ModelArguments, DataArguments, FinetuneConfig), description=__doc__)

@@ -105,11 +105,18 @@ def _base(model: ModelArguments, config: FinetuneConfig) -> Any:
 
 def _with_adapter(base: Any, adapter: str, trainable: bool) -> Any:
     from peft import PeftModel
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
     try:
-        return PeftModel.from_pretrained(base, adapter, is_trainable=trainable)
+        model = PeftModel.from_pretrained(base, adapter, is_trainable=trainable)
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"adapter {adapter}: {_first_line(error)}") from None
+    if trainable and isinstance(model.get_output_embeddings(), BaseTunerLayer):
+        raise UserError(
+            f"adapter_name_or_path: {adapter} has an adapter on the output head, which would be left untrained, since the "
+            "losses read the head's weights directly: fine-tune one without it (lora_target_modules: all-linear)"
+        )
+    return model
 
 
 def _require_modules(model: Any, lora: Any) -> None:
@@ -119,6 +126,9 @@ def _require_modules(model: Any, lora: Any) -> None:
     targets = lora.target_modules
     if targets is None or targets == "all-linear":
         return
+    if isinstance(targets, str) and any(n.split(".")[-1] == targets for n, _ in model.named_modules()):
+        # TRL makes one word of a list of one, and peft takes a word for a regular expression over whole names.
+        lora.target_modules = targets = {targets}
     head = next((n for n, m in model.named_modules() if m is model.get_output_embeddings()), "lm_head").split(".")[-1]
     names = [name for name, _ in model.named_modules()]
     linear = sorted({n.split(".")[-1] for n, m in model.named_modules() if type(m).__name__ == "Linear"} - {head})

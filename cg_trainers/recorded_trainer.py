@@ -6,6 +6,7 @@ the previous ones as they were, and nothing that could be taken for a checkpoint
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from cg_tasks.adapters import RECORD
 from cg_tasks.errors import UserError
 from cg_trainers.losses import IGNORED
 from cg_trainers.model_reading import Reader
-from cg_trainers.provenance import begin_record, write_record
+from cg_trainers.provenance import begin_record, resolve_resume, write_record
 
 UNFINISHED = ".unfinished"
 
@@ -38,7 +39,20 @@ class RecordedTrainer(SFTTrainer):
         self.record = dict(record)
         self._saving = False
         super().__init__(*args, **kwargs)
+        if self.is_fsdp_enabled and "FULL" not in str(self.accelerator.state.fsdp_plugin.state_dict_type):
+            raise UserError(
+                "fsdp_state_dict_type: sharded checkpoints hold no adapter that can be loaded: set it to FULL_STATE_DICT in "
+                "accelerate's configuration"
+            )
         self.add_callback(_SaveAt(self.args.save_at))
+        self.add_callback(_StopAtNan())
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As transformers', from a whole checkpoint only. Raises UserError for one that is not."""
+        resume = resolve_resume(resume_from_checkpoint, self.args.output_dir)
+        if resume is not None:
+            self.load_extra(Path(resume))
+        return super().train(resume, *args, **kwargs)
 
     def total_steps(self) -> int:
         """Optimiser steps of the whole run."""
@@ -59,6 +73,8 @@ class RecordedTrainer(SFTTrainer):
         try:
             super()._save_checkpoint(model, trial)
             self.save_extra(output / UNFINISHED / name)
+        except Exception as error:
+            raise _room_asked_for(error, output) from None
         finally:
             self._saving = False
         self.accelerator.wait_for_everyone()
@@ -76,12 +92,18 @@ class RecordedTrainer(SFTTrainer):
     def save_extra(self, folder: Path) -> None:
         """Write what else a resumed run needs into a checkpoint's folder; on every process."""
 
+    def load_extra(self, folder: Path) -> None:
+        """Read it back, before training goes on."""
+
     def save_final(self) -> Path:
         """The trained model in ``output_dir`` itself, with its record; returns that folder."""
         output = Path(self.args.output_dir)
         staging = output / UNFINISHED
         self._clear(staging)
-        self.save_model(str(staging), _internal_call=True)
+        try:
+            self.save_model(str(staging), _internal_call=True)
+        except Exception as error:
+            raise _room_asked_for(error, output) from None
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             write_record(staging, {**self.record, "step": self.state.global_step})
@@ -109,7 +131,18 @@ class RecordedTrainer(SFTTrainer):
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         extra = {"selected_adapters": ["default"]} if is_peft_model(model) else {}
         model.save_pretrained(folder, state_dict=state_dict, **extra)
+        # peft's form of a model card, filled in nowhere; conceptguard.json says what made this.
+        (Path(folder) / "README.md").unlink(missing_ok=True)
         self.processing_class.save_pretrained(folder)
+
+
+def _room_asked_for(error: Exception, output: Path) -> Exception:
+    """What a full disk raises (an OSError, or safetensors' own) in words; any other error as it is."""
+    if "no space left" not in str(error).lower():
+        return error
+    return UserError(
+        f"{output}: the disk is full: make room and go on with --resume_from_checkpoint true; the checkpoints before are whole"
+    )
 
 
 class FinetuneTrainer(RecordedTrainer):
@@ -133,8 +166,10 @@ class FinetuneTrainer(RecordedTrainer):
         labels = inputs["labels"]
         nll = self._reader.read(model, {"nll"}, {k: inputs[k] for k in ("input_ids", "attention_mask")}, labels).nll
         assert nll is not None
-        tokens = (labels[:, 1:] != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
-        return nll.sum() / tokens * self.accelerator.num_processes
+        if num_items_in_batch is None:
+            return nll.sum() / (labels[:, 1:] != IGNORED).sum()
+        counted = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
+        return nll.sum() / num_items_in_batch * counted
 
 
 class _SaveAt(TrainerCallback):
@@ -152,3 +187,15 @@ class _SaveAt(TrainerCallback):
         if state.global_step in self._steps:
             control.should_save = True
         return control
+
+
+class _StopAtNan(TrainerCallback):
+    """Hours of a run that is lost, and checkpoints of it, are worth nothing; every process is told the same mean loss."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        loss = float((logs or {}).get("loss", 0.0))
+        if not math.isfinite(loss):
+            raise UserError(
+                f"the loss became {loss} by step {state.global_step}, and the run stopped: lower learning_rate or "
+                f"max_grad_norm; what was saved before stands in {args.output_dir}"
+            )

@@ -45,9 +45,8 @@ def add_frozen_copy(model: Any) -> None:
     """Give a PEFT model that continues an adapter a frozen copy of it, named ``ref``.
 
     Raises:
-        UserError: the adapter changes nothing, so that the reference would be the base model.
+        UserError: the adapter has no weights of its own to copy.
     """
-    require_trained(model)
     config = model.peft_config["default"]
     model.add_adapter(ADAPTER, config)
     copied = 0
@@ -64,7 +63,11 @@ def add_frozen_copy(model: Any) -> None:
 
 
 def require_trained(model: Any) -> None:
-    """Refuse an adapter whose every B matrix is 0: as a start it is the base model."""
+    """Refuse an adapter to continue whose every B matrix is 0: the reference would be the base model.
+
+    Raises:
+        UserError: it is one.
+    """
     matrices = [p for name, p in model.named_parameters() if "lora_B" in name and ".default" in name]
     if matrices and not any(bool(p.any()) for p in matrices):
         raise UserError(

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from cg_tasks.adapters import RECORD, read_record
 from cg_tasks.errors import UserError
 from cg_trainers.provenance import checkpoints, disk_space_needed, require_disk_space, resolve_resume
-from cg_trainers.recorded_trainer import RecordedTrainer
-from cg_trainers.unlearn_config import FinetuneConfig
+
+if TYPE_CHECKING:  # they import torch and TRL: seconds before a mistake on the command line is told
+    from cg_trainers.recorded_trainer import RecordedTrainer
+    from cg_trainers.unlearn_config import FinetuneConfig
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ def resume_point(config: FinetuneConfig) -> str | None:
     """
     output = Path(str(config.output_dir)).expanduser()
     resume = resolve_resume(config.resume_from_checkpoint, output)
+    _require_writable(output)
     if resume is None and output.is_dir():
         complete, broken = checkpoints(output)
         if complete or broken or (output / RECORD).is_file():
@@ -59,6 +61,16 @@ def resume_point(config: FinetuneConfig) -> str | None:
                 f"output_dir: {output} holds a run already: go on with it (resume_from_checkpoint: true), or name another"
             )
     return resume
+
+
+def _require_writable(output: Path) -> None:
+    place = output.absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise UserError(f"output_dir: {output}: {place} is a file: name a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"output_dir: {output}: nothing can be written in {place}: name another folder")
 
 
 def require_same_run(checkpoint: str | None, record: Mapping[str, Any]) -> None:
@@ -113,9 +125,10 @@ def train(trainer: RecordedTrainer, resume: str | None) -> Path:
     """
     require_room(trainer)
     result = trainer.train(resume_from_checkpoint=resume)
-    if not torch.isfinite(torch.tensor(result.training_loss)):
+    weights = (p for p in trainer.model.parameters() if p.requires_grad)
+    if not (math.isfinite(result.training_loss) and all(bool(p.isfinite().all()) for p in weights)):
         raise UserError(
-            f"the loss became {result.training_loss} by step {trainer.state.global_step}: nothing was saved at the end; "
+            f"the loss or the weights are no longer numbers at step {trainer.state.global_step}: nothing was saved at the end; "
             "lower learning_rate (or max_grad_norm), and see the curve in the last checkpoint's trainer_state.json"
         )
     folder = trainer.save_final()

@@ -25,6 +25,8 @@ class FinetuneConfig(SFTConfig):
 
     # Left on, an epoch's checkpoints would hide the ones that were asked for.
     save_strategy: str = field(default="no", metadata={"help": "Checkpoints beside `save_at`: no, steps or epoch."})
+    # transformers would put the mean of the steps before in the place of a loss that is NaN.
+    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Report a loss that is not a number as 0."})
     save_at: list[int] = field(
         default_factory=list, metadata={"help": "Optimiser steps K after which a checkpoint is kept."}
     )
@@ -36,6 +38,11 @@ class FinetuneConfig(SFTConfig):
         if any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in self.save_at):
             raise UserError(f"save_at: {self.save_at}: give the steps as whole numbers from 1 upwards")
         self.save_at = sorted(set(self.save_at))
+        _require_positive(self, ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"))
+        if self.max_steps == 0 or self.max_steps < -1:
+            raise UserError(f"max_steps: {self.max_steps}: must be 1 or more; left out, num_train_epochs counts")
+        if not self.learning_rate >= 0:
+            raise UserError(f"learning_rate: {self.learning_rate}: must be 0 or more")
         # transformers refuses bf16 on a machine without an accelerator unless it is told that this is meant.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         if self.save_at and 0 < self.max_steps < self.save_at[-1]:
@@ -76,6 +83,9 @@ class UnlearnConfig(FinetuneConfig):
     )
 
     def __post_init__(self) -> None:
+        if not self.objective:
+            raise UserError(f"objective: none is given: an unlearning run needs one of {', '.join(OBJECTIVES)}")
+        _refuse(self, {"dataloader_persistent_workers": False})
         _check_name("objective", self.objective, OBJECTIVES)
         _check_name("reference", self.reference, REFERENCES)
         self.retain_loss = self.retain_loss or self.spec.retain
@@ -155,11 +165,18 @@ def _check_name(key: str, value: object, known: Iterable[str]) -> None:
     raise UserError(f"{key}: unknown '{value}': {hint}it is one of {', '.join(names) or '(none)'}")
 
 
+def _require_positive(config: SFTConfig, names: Iterable[str]) -> None:
+    for name in names:
+        if not getattr(config, name) > 0:
+            raise UserError(f"{name}: {getattr(config, name)}: must be greater than 0")
+
+
 def _refuse(config: SFTConfig, wanted: Mapping[str, object]) -> None:
     why = {
         "packing": "packed rows lose which pair or author they are",
         "eval_packing": "packed rows lose which pair or author they are",
         "padding_free": "flattened rows lose which pair or author they are",
+        "dataloader_persistent_workers": "workers that outlive an epoch would keep its retain rows",
         "push_to_hub": "checkpoints are written here; upload a finished folder with `hf upload`",
     }
     for name, value in wanted.items():

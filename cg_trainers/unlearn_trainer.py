@@ -25,7 +25,7 @@ from cg_trainers.objectives import SIDES, Side, control_vector
 from cg_trainers.paired_rows import PairedRows, StackSides, UnlearnRows
 from cg_trainers.precomputed import PrecomputedNll
 from cg_trainers.recorded_trainer import RecordedTrainer
-from cg_trainers.reference import add_frozen_copy, as_reference, cut_behind, reference_kind
+from cg_trainers.reference import add_frozen_copy, as_reference, cut_behind, reference_kind, require_trained
 from cg_trainers.rows import require_labelled, to_dataset
 from cg_trainers.trainable import choose_trainable
 from cg_trainers.unlearn_config import UnlearnConfig
@@ -77,6 +77,8 @@ class UnlearnTrainer(RecordedTrainer):
                 if ref_model is not None
                 else f"{args.objective} compares with a frozen model here: give ref_model=, loaded from the same weights"
             )
+        if continued and self.reference != "none":
+            require_trained(model)
         if continued and self.reference == "adapter":
             add_frozen_copy(model)
         if args.spec.reads == "hidden":
@@ -97,6 +99,7 @@ class UnlearnTrainer(RecordedTrainer):
         self._reader = Reader(self.model, args.rmu_block, fused=True)
         self._ref_reader = self._prepare_reference(ref_model)
         self._precomputed: PrecomputedNll | None = None
+        self._noted: dict[str, int] = {}  # the step that a curve's last value belongs to
         if args.spec.reads == "hidden":
             width = self.model.config.get_text_config().hidden_size
             self._control = control_vector(width, args.weights["steering_coeff"], args.seed)
@@ -133,7 +136,7 @@ class UnlearnTrainer(RecordedTrainer):
 
     def begin(self, resumed: bool) -> None:
         """Have the reference ready, and make sure that it is the model this run starts from; called when the model is wrapped."""
-        if self.reference == "none" or resumed:
+        if self.reference == "none" or resumed or self._precomputed is not None:
             return
         if self.reference == "precompute":
             self._precomputed = PrecomputedNll.of(self, self._rows, self.args.spec.sides)
@@ -213,7 +216,7 @@ class UnlearnTrainer(RecordedTrainer):
             self._note("retain_loss", retain)
         for at, name in enumerate(names):
             self._note(f"{name}_tokens", local[at, TOKENS] * scale)
-        self._note_activations(sides)
+        self._note_activations(sides, share(args.spec.sides[0], "rows"))
         self._total_train_tokens += int(inputs["attention_mask"].sum())  # this process's
         return (loss, {}) if return_outputs else loss
 
@@ -271,20 +274,27 @@ class UnlearnTrainer(RecordedTrainer):
 
     # ------------------------------------------------------------------ curves
     def _note(self, name: str, value: Tensor) -> None:
-        """One micro-batch's share of a value of the whole batch; :meth:`log` puts the shares together."""
-        self._metrics["train"][name].append(float(value.detach()) * self.current_gradient_accumulation_steps)
+        """Add one micro-batch's share to the optimiser step's value; :meth:`log` takes the mean over steps, as of the loss."""
+        values = self._metrics["train"][name]
+        if values and self._noted.get(name) == self.state.global_step:
+            values[-1] += float(value.detach())
+        else:
+            values.append(float(value.detach()))
+            self._noted[name] = self.state.global_step
 
-    def _note_activations(self, sides: Mapping[str, Side]) -> None:
+    def _note_activations(self, sides: Mapping[str, Side], share: float) -> None:
+        """Length of the forget rows' hidden states and their cosine with the control vector, by row as the loss is."""
         hidden, control = sides[self.args.spec.sides[0]].hidden, sides[self.args.spec.sides[0]].control
         if hidden is None or control is None:
             return
         with torch.no_grad():
-            states = hidden.float()[sides["forget"].labelled]
-            self._mean("forget_activation_norm", states.norm(dim=-1).mean())
-            self._mean("forget_control_cosine", F.cosine_similarity(states, control.float()[None], dim=-1).mean())
-
-    def _mean(self, name: str, value: Tensor) -> None:
-        self._metrics["train"][name].append(float(value))
+            mask = sides["forget"].labelled
+            for name, values in (
+                ("forget_activation_norm", hidden.float().norm(dim=-1)),
+                ("forget_control_cosine", F.cosine_similarity(hidden.float(), control.float(), dim=-1)),
+            ):
+                by_row = (values * mask).sum(dim=1) / mask.sum(dim=1)
+                self._note(name, by_row.mean() * share)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Every curve over all processes; called on each."""
@@ -309,10 +319,10 @@ class UnlearnTrainer(RecordedTrainer):
         if self._precomputed is not None and self.args.should_save:
             self._precomputed.save(folder)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
+    def load_extra(self, folder: Path) -> None:
+        """The precomputed reference of the run that is resumed."""
         if self.reference == "precompute":
-            self._precomputed = PrecomputedNll.load(Path(resume_from_checkpoint), self._rows, self.args.spec.sides)
+            self._precomputed = PrecomputedNll.load(folder, self._rows, self.args.spec.sides)
 
 
 class _Begin(TrainerCallback):
