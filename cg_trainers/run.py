@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ def script(run: Callable[[Sequence[str]], Any]) -> int:
     logging.basicConfig(level=logging.INFO if rank == 0 else logging.ERROR, format="%(message)s", stream=sys.stderr)
     for noisy in ("httpx", "httpx2", "httpcore", "filelock", "urllib3", "accelerate"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # TRL's own default sets it; the new name came with transformers 5.20.
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
     try:
         run(sys.argv[1:])
         return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 
 import torch
 from trl import SFTConfig
@@ -37,6 +38,7 @@ class FinetuneConfig(SFTConfig):
             raise UserError("hub_token: secrets are not settings here: log in with `hf auth login`, or set HF_TOKEN")
         if any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in self.save_at):
             raise UserError(f"save_at: {self.save_at}: give the steps as whole numbers from 1 upwards")
+        _check_report_to(self.report_to)
         self.save_at = sorted(set(self.save_at))
         _require_positive(self, ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"))
         if self.max_steps == 0 or self.max_steps < -1:
@@ -169,6 +171,17 @@ def _require_positive(config: SFTConfig, names: Iterable[str]) -> None:
     for name in names:
         if not getattr(config, name) > 0:
             raise UserError(f"{name}: {getattr(config, name)}: must be greater than 0")
+
+
+def _check_report_to(names: str | list[str] | None) -> None:
+    """transformers says it in a traceback, after the model is loaded."""
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+    for name in [names] if isinstance(names, str) else names or ():
+        if name not in ("none", "all"):
+            _check_name("report_to", name, INTEGRATION_TO_CALLBACK)
+            if name in ("trackio", "wandb", "tensorboard", "mlflow", "comet_ml") and not find_spec(name):
+                raise UserError(f"report_to: {name} is not installed: pip install {name}, or report_to: none")
 
 
 def _refuse(config: SFTConfig, wanted: Mapping[str, object]) -> None:

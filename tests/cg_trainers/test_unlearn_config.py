@@ -124,3 +124,9 @@ def test_the_settings_say_what_the_preset_became() -> None:
     named = settings_of(config("simnpo"))
     assert (named["gamma"], named["beta"], named["delta"], named["strength"]) == (0.125, 4.5, 0.0, None)
     yaml.safe_dump({k: named[k] for k in ("objective", "gamma", "alpha", "beta", "delta", "save_at")})
+
+
+def test_an_unknown_reporter_and_one_that_is_not_installed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "did you mean 'wandb'" in refusal(report_to="wandbb")
+    monkeypatch.setattr("cg_trainers.unlearn_config.find_spec", lambda name: None)
+    assert "pip install trackio" in refusal(report_to="trackio")
