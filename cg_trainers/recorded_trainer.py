@@ -15,6 +15,7 @@ from typing import Any
 
 from accelerate.utils import is_peft_model
 from transformers import TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import SFTTrainer
 
@@ -106,6 +107,7 @@ class RecordedTrainer(SFTTrainer):
             raise _room_asked_for(error, output) from None
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
+            self.state.save_to_json(str(staging / TRAINER_STATE_NAME))  # the curves
             write_record(staging, {**self.record, "step": self.state.global_step})
             begin_record(output)
             for file in sorted(staging.iterdir(), key=lambda path: path.name == RECORD):  # the record last
