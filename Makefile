@@ -15,6 +15,8 @@ DEMO_TASKS ?= conceptguard_harmqa,canary_prefill
 DEMO_ARGS ?= --limit 24 --batch_size 48 --gen_kwargs max_gen_toks=48
 # The authors that cpu/canary/memorise-bio memorises, and room for a trace and an answer.
 CANARY_ARGS ?= --limit 8 --batch_size 32 --gen_kwargs max_gen_toks=160
+# The pairs that cpu/conceptguard/* trains on.
+METHODS_ARGS ?= --limit 12 --batch_size 48 --gen_kwargs max_gen_toks=48
 METHODS ?= graddiff simnpo rmu undial npo
 SEEDS ?= 0
 # A trained folder is whole when its record is there.
@@ -68,13 +70,13 @@ demo/canary/npo/$(RECORD): demo/canary/memorise-bio/$(RECORD)
 
 demo-full: demo
 	@$(MAKE) --no-print-directory demo/conceptguard/finetune/$(RECORD)
-	$(EVALUATE) --tasks conceptguard_rouge $(DEMO_ARGS) --output_path demo/results/methods/base \
+	$(EVALUATE) --tasks conceptguard_rouge $(METHODS_ARGS) --output_path demo/results/methods/base \
 		--model_args pretrained=demo/smollm2
-	$(EVALUATE) --tasks conceptguard_rouge $(DEMO_ARGS) --output_path demo/results/methods/finetune \
+	$(EVALUATE) --tasks conceptguard_rouge $(METHODS_ARGS) --output_path demo/results/methods/finetune \
 		--model_args pretrained=demo/smollm2,peft=demo/conceptguard/finetune
 	@set -e; for method in $(METHODS); do for seed in $(SEEDS); do \
 		$(MAKE) --no-print-directory demo/conceptguard/$$method-$$seed/$(RECORD); \
-		$(EVALUATE) --tasks conceptguard_rouge $(DEMO_ARGS) --output_path demo/results/methods/$$method-$$seed \
+		$(EVALUATE) --tasks conceptguard_rouge $(METHODS_ARGS) --output_path demo/results/methods/$$method-$$seed \
 			--model_args pretrained=demo/smollm2,peft=demo/conceptguard/$$method-$$seed; \
 	done; done
 	$(BIN)/python benchmarks/methods.py demo/results/methods
