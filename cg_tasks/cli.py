@@ -7,20 +7,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from cg_tasks.errors import UserError
+from cg_tasks.errors import UserError, exit_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; a mistake of the user's is one line on stderr and exit code 1."""
     args = _parser().parse_args(argv)
     try:
-        return int(args.run(args))
-    except UserError as error:
-        print(f"conceptguard: error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("conceptguard: stopped", file=sys.stderr)
-        return 130
+        return exit_code(lambda: int(args.run(args)))
     except BrokenPipeError:  # `conceptguard data authors | head`
         sys.stderr.close()
         return 0

@@ -6,13 +6,13 @@ is reached. It is only read, never imported: its dependencies would compile llam
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cg_tasks.adapters import file_sha256
 from cg_tasks.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def write_demo_model(directory: Path) -> Path:
     whole. Raises UserError if the weights or their reader are not installed, or if ``directory`` holds anything else.
     """
     source = _find_gguf()
-    marker = {"format": _FORMAT, "source": source.name, "sha256": _sha256(source)}
+    marker = {"format": _FORMAT, "source": source.name, "sha256": file_sha256(source)}
     if _is_complete(directory, marker):
         return directory
     if directory.exists() and not directory.is_dir():
@@ -128,11 +128,3 @@ def _split_digits(tokenizer: Any) -> None:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
         ]
     )
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

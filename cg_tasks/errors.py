@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import TracebackType
 
 
 class UserError(ValueError):
     """Bad input. The message is one line: what is wrong, where (file, line, field), and the way out."""
+
+
+def exit_code(run: Callable[[], int]) -> int:
+    """What a command returns: a mistake of the user's is one line on stderr and 1, Ctrl-C is 130."""
+    try:
+        return run()
+    except UserError as error:
+        print(f"conceptguard: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("conceptguard: stopped", file=sys.stderr)
+        return 130
 
 
 def show_user_errors_in_one_line() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -178,12 +177,3 @@ def _revision(model: ModelArguments, name: str) -> str:
 def _first_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if len(text) <= 240 else f"{text[:237]}…"
-
-
-def adapter_base_name(adapter: str) -> str | None:
-    """The base model an adapter folder names, None where it names none."""
-    path = Path(adapter).expanduser() / "adapter_config.json"
-    if not path.is_file():
-        return None
-    name = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    return str(name) if name else None

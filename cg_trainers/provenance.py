@@ -247,16 +247,6 @@ def checkpoints(output_dir: Path | str) -> tuple[list[Path], list[tuple[Path, st
     return complete, broken
 
 
-def last_complete(output_dir: Path | str) -> Path | None:
-    """The complete checkpoint of the highest K; None when there is none."""
-    for folder in reversed(_checkpoint_folders(Path(output_dir).expanduser())):
-        try:
-            return verify_adapter(folder).folder
-        except UserError:
-            continue
-    return None
-
-
 def resolve_resume(value: bool | str | None, output_dir: Path | str) -> str | None:
     """The checkpoint that ``resume_from_checkpoint`` means: None for no resume, the last usable one for ``true``, or a path.
 

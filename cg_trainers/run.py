@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cg_tasks.adapters import RECORD, read_record
-from cg_tasks.errors import UserError
+from cg_tasks.errors import UserError, exit_code
 from cg_trainers.provenance import checkpoints, disk_space_needed, require_disk_space, resolve_resume
 
 if TYPE_CHECKING:  # they import torch and TRL: seconds before a mistake on the command line is told
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # they import torch and TRL: seconds before a mistake on the 
 
 log = logging.getLogger(__name__)
 
-# What a resumed run may change: where and how much it writes and says, and how long it goes on.
+# What a resumed run may change: where and how much it writes and says. Not how long it goes on: a schedule depends on it.
 _FREE = {
     "save_at", "save_strategy", "save_steps", "save_total_limit", "save_only_model", "output_dir", "resume_from_checkpoint",
     "logging_steps", "logging_strategy", "logging_first_step", "report_to", "run_name", "project", "disable_tqdm", "log_level",
@@ -37,15 +37,12 @@ def script(run: Callable[[Sequence[str]], Any]) -> int:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     # TRL's own default sets it; the new name came with transformers 5.20.
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
-    try:
+
+    def ran() -> int:
         run(sys.argv[1:])
         return 0
-    except UserError as error:
-        print(f"conceptguard: error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("conceptguard: stopped", file=sys.stderr)
-        return 130
+
+    return exit_code(ran)
 
 
 def resume_point(config: FinetuneConfig) -> str | None:

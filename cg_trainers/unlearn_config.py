@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 import torch
@@ -195,8 +195,3 @@ def _refuse(config: SFTConfig, wanted: Mapping[str, object]) -> None:
     for name, value in wanted.items():
         if getattr(config, name) != value:
             raise UserError(f"{name}: {getattr(config, name)}: not here: {why[name]}: leave it out")
-
-
-def settings_of(config: FinetuneConfig) -> dict[str, object]:
-    """Every field and its value, for the record of what made a checkpoint."""
-    return {f.name: getattr(config, f.name) for f in fields(config)}

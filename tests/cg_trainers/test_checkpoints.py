@@ -33,7 +33,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from cg_tasks.adapters import RECORD, file_sha256, verify_adapter
 from cg_tasks.errors import UserError
 from cg_trainers import recorded_trainer
-from cg_trainers.provenance import checkpoints, effective_settings, last_complete, training_record
+from cg_trainers.provenance import checkpoints, effective_settings, training_record
 from cg_trainers.run import require_same_run, resume_point
 from cg_trainers.unlearn_config import FinetuneConfig
 
@@ -394,7 +394,7 @@ def test_a_damaged_checkpoint_is_not_resumed(
     with pytest.raises(UserError, match=f"{said}.*; the last complete checkpoint is {output / 'checkpoint-1'}"):
         trainer.train(resume_from_checkpoint=str(last))
     assert trainer.state.global_step == 0
-    assert last_complete(output) == output / "checkpoint-1"
+    assert checkpoints(output)[0] == [output / "checkpoint-1"]
     assert resume_point(unlearn_config(output, "npo", resume_from_checkpoint="true")) == str(output / "checkpoint-1")
     assert "passed over" in caplog.text and "checkpoint-2" in caplog.text
 

@@ -23,7 +23,6 @@ from cg_trainers.provenance import (
     checkpoints,
     disk_space_needed,
     effective_settings,
-    last_complete,
     model_identity,
     require_disk_space,
     resolve_resume,
@@ -342,12 +341,10 @@ def test_checkpoints_are_sorted_into_whole_and_broken(run: Path):
     assert complete == [run / "checkpoint-20", run / "checkpoint-100"]
     assert [folder.name for folder, _ in broken] == ["checkpoint-200", "checkpoint-300"]
     assert "half-written" in broken[0][1] and "is cut short" in broken[1][1]
-    assert last_complete(run) == run / "checkpoint-100"
 
 
 def test_a_run_that_has_not_begun_has_no_checkpoints(tmp_path: Path):
     assert checkpoints(tmp_path / "none") == ([], [])
-    assert last_complete(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize("value", [None, False, "false", "None", ""])
