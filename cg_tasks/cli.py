@@ -12,8 +12,11 @@ from cg_tasks.errors import UserError, exit_code
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; a mistake of the user's is one line on stderr and exit code 1."""
-    args = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
+        if words[:1] == ["study"]:
+            return exit_code(lambda: _study(words[1:]))
+        args = _parser().parse_args(words)
         return exit_code(lambda: int(args.run(args)))
     except BrokenPipeError:  # `conceptguard data authors | head`
         sys.stderr.close()
@@ -24,6 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     from cg_tasks.cli_adapter import add_adapter_parser
     from cg_tasks.cli_data import add_data_parser
     from cg_tasks.cli_judge import add_judge_parser
+    from cg_tasks.cli_report import add_report_parser
     from cg_tasks.demo_model import add_demo_model_parser
 
     parser = argparse.ArgumentParser(
@@ -36,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     add_demo_model_parser(commands)
     add_judge_parser(commands)
     add_adapter_parser(commands)
+    add_report_parser(commands)
+    commands.add_parser("study", help="train, unlearn, evaluate and report, from one YAML file", add_help=False)
     tasks = commands.add_parser("tasks", help="work on the lm-eval tasks").add_subparsers(
         required=True, metavar="ACTION"
     )
@@ -59,6 +65,13 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--prompts", action="store_true", help="print the rendered prompts of two documents a task")
     check.set_defaults(run=_check)
     return parser
+
+
+def _study(words: Sequence[str]) -> int:
+    """The one command that trains. It belongs to the trainers, and evaluation does not import them until it is asked for."""
+    from cg_trainers.study.cli import main as study
+
+    return study(words)
 
 
 def _print_path(args: argparse.Namespace) -> int:

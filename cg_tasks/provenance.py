@@ -97,6 +97,25 @@ def adapter_provenance(peft: Any) -> dict[str, Any] | None:
     return out
 
 
+def model_provenance(pretrained: Any) -> dict[str, Any] | None:
+    """The ``conceptguard.json`` of a local model folder whose weights this project trained in full; None where there is none.
+
+    Called before the model is loaded. The weights are not hashed again: the record lists their hashes as they were written.
+
+    Raises:
+        UserError: a record that cannot be read, or one of a save that did not finish.
+    """
+    if not isinstance(pretrained, str) or not pretrained:
+        return None
+    folder = Path(pretrained).expanduser()
+    if not (folder / RECORD).is_file():
+        return None
+    try:
+        return {"model": pretrained, "conceptguard": read_record(folder)}
+    except UserError as error:
+        raise UserError(f"pretrained={error}") from None
+
+
 def check_adapter(peft: Any) -> None:
     """Refuse an adapter folder that is not there, holds none or a damaged one, before the base model is loaded.
 

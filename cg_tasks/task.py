@@ -19,7 +19,7 @@ from cg_tasks import requests
 from cg_tasks.binding import PromptSpec
 from cg_tasks.errors import UserError, show_user_errors_in_one_line
 from cg_tasks.metrics import Scored, aggregations, interval, with_intervals
-from cg_tasks.provenance import adapter_provenance, check_adapter, package_versions, sha256_of
+from cg_tasks.provenance import adapter_provenance, check_adapter, model_provenance, package_versions, sha256_of
 from cg_tasks.requests import CG_GENERATE
 from cg_tasks.settings import Settings, read_settings
 from cg_tasks.templates import Template, template_hashes
@@ -86,7 +86,7 @@ class CgTask(ConfigurableTask):
         self.settings: Settings = read_settings(config.get("metadata"))
         self.split = str(config.get("test_split") or "test")
         self.own_metadata: dict[str, Any] = dict(config.get("metadata") or {})
-        check_adapter(self.own_metadata.get("peft"))
+        self.check_weights()
         self.templates: list[Template] = []
         self.arms: tuple[str, ...] = ()
         self.prepare()
@@ -102,6 +102,11 @@ class CgTask(ConfigurableTask):
     # ------------------------------------------------------------ for subclasses
     def prepare(self) -> None:
         """Load data and templates; runs before the configuration is built."""
+
+    def check_weights(self) -> None:
+        """Refuse an adapter or model folder that is damaged or half-written, before it is loaded."""
+        check_adapter(self.own_metadata.get("peft"))
+        self.trained_model = model_provenance(self.own_metadata.get("pretrained"))
 
     @abstractmethod
     def documents(self) -> list[dict[str, str]]:
@@ -219,13 +224,14 @@ class CgTask(ConfigurableTask):
         return [m["metric"] for m in self.config.metric_list or []]
 
     def provenance(self) -> dict[str, Any]:
-        """Data, settings, templates, adapter, versions and, after a run, the tokenizer and chat template that were used."""
+        """Data, settings, templates, records of the weights, versions and, after a run, the tokenizer and chat template used."""
         return {
             "data": self.data_provenance(),
             "settings": self.settings.as_json(),
             "templates_sha256": template_hashes(self.templates),
             "arms_shown_the_canary": [t.arm for t in self.templates if t.uses_canary],
             "adapter": adapter_provenance(self.own_metadata.get("peft")),
+            "trained_model": self.trained_model,
             "versions": package_versions(),
             "model": self._made_with(),
         }

@@ -176,7 +176,10 @@ def adapter_identity(name_or_path: str) -> dict[str, Any]:
 def _own_record(folder: Path, record: Mapping[str, Any] | None) -> dict[str, Any]:
     if record is None:
         return {}
-    made_by = {key: record.get(key) for key in ("kind", "objective", "step")}
+    made_by = {key: record.get(key) for key in ("kind", "objective", "step", "seed")}
+    data = record.get("data")
+    trained_on = data if isinstance(data, dict) else {}
+    made_by |= {key: trained_on[key] for key in ("trace", "target_span") if key in trained_on}
     return {**made_by, "base": base_name(record), "record_sha256": file_sha256(folder / RECORD)}
 
 

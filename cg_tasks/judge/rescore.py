@@ -50,6 +50,9 @@ class _LoggedTask(JudgedTask):
         data = self.answers.files[0].provenance.get("data") or {}
         return PairTable(str(data.get("dataset") or "unknown data"), (), str(data.get("sha256") or ""))
 
+    def check_weights(self) -> None:
+        self.trained_model = None  # of another time, and perhaps another machine: the log tells
+
     def configure_judge(self) -> None:
         self.use_judge(self.judge)
 
@@ -68,7 +71,7 @@ class _LoggedTask(JudgedTask):
 
     def provenance(self) -> dict[str, Any]:
         made = self.answers.files[0].provenance
-        kept: dict[str, Any] = {key: made.get(key) for key in ("model", "adapter", "templates_sha256")}
+        kept: dict[str, Any] = {key: made.get(key) for key in ("model", "adapter", "trained_model", "templates_sha256")}
         # Also those that this process must not read again, such as a folder of another machine.
         settings = {**self.settings.as_json(), **_made_settings(self.answers), "judge": None}
         sources = [{"file": f.path.name, "versions": f.provenance.get("versions")} for f in self.answers.files]

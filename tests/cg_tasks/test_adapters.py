@@ -11,7 +11,7 @@ import pytest
 
 from cg_tasks.adapters import RECORD, file_hashes, is_model_file, read_record, require_readable_weights, verify_adapter
 from cg_tasks.errors import UserError
-from cg_tasks.provenance import adapter_provenance, check_adapter
+from cg_tasks.provenance import adapter_provenance, check_adapter, model_provenance
 
 WEIGHTS = "adapter_model.safetensors"
 
@@ -218,6 +218,36 @@ def test_evaluation_takes_a_plain_adapter_and_a_verified_one(plain: Path):
         "sha256": file_hashes(plain),
         "conceptguard": record_of(plain),
     }
+
+
+def test_evaluation_records_what_made_a_model_that_was_trained_in_full(plain: Path):
+    assert model_provenance(str(plain)) is None
+    assert model_provenance("owner/name") is None and model_provenance(None) is None
+    put_record(plain)
+    assert model_provenance(str(plain)) == {"model": str(plain), "conceptguard": record_of(plain)}
+    (plain / RECORD).write_text('{"format": 1, "complete": false}')
+    with pytest.raises(UserError, match=r"^pretrained=.*half-written"):
+        model_provenance(str(plain))
+
+
+def test_a_task_writes_the_record_of_a_fully_trained_model_into_its_results(plain: Path):
+    from cg_tasks.canary.tasks import AutoTask
+
+    put_record(plain, kind="finetune", objective="nll")
+    config = {
+        "task": "canary_auto",
+        "test_split": "test",
+        "output_type": "generate_until",
+        "metric_list": [{"metric": "out_acc", "aggregation": "clustered_mean", "higher_is_better": False}],
+        "metadata": {"pretrained": str(plain)},
+    }
+    task = AutoTask(config)
+    task.build_all_requests(limit=1)
+    provenance = task.dump_config()["metadata"]["provenance"]
+    assert provenance["trained_model"]["conceptguard"]["kind"] == "finetune" and provenance["adapter"] is None
+    (plain / RECORD).write_text('{"format": 1, "complete": false}')
+    with pytest.raises(UserError, match=r"^pretrained=.*half-written"):
+        AutoTask(config)
 
 
 def test_evaluation_refuses_weights_that_disagree_with_the_record(adapter: Path):

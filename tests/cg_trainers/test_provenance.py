@@ -269,9 +269,17 @@ def test_the_adapter_that_is_continued_is_known_by_its_files_and_its_record(plai
         "kind": "finetune",
         "objective": "nll",
         "step": 50,
+        "seed": 0,
         "base": "tiny",
         "record_sha256": file_sha256(plain / RECORD),
     }
+
+
+def test_the_adapter_that_is_continued_is_known_by_the_trace_it_was_memorised_with(plain: Path):
+    data = {"name": "fictional", "sha256": "00", "trace": "meta", "target_span": "answer"}
+    write_record(plain, record(kind="finetune", objective="nll", step=50, seed=3, data=data))
+    found = adapter_identity(str(plain))
+    assert (found["seed"], found["trace"], found["target_span"]) == (3, "meta", "answer")
 
 
 def test_a_damaged_adapter_is_not_continued(plain: Path):
