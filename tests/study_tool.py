@@ -1,7 +1,9 @@
 """Stands in for trainers, lm_eval and the report in tests of studies: ``study_tool.py MODULE arguments…``, as a launcher calls it.
 
 It writes what they write, in milliseconds, from the settings and from what it reads, so that equal work gives equal files.
-``STUDY_TOOL`` in the environment, a JSON object, says where it goes wrong: {"log": FILE, "fail": [name], "hang": {name: step}}.
+``STUDY_TOOL`` in the environment, a JSON object, says where it goes wrong:
+{"log": FILE, "fail": [name], "hang": {name: step}, "alone": FILE}.
+alone: it fails beside another that runs.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ def main(words: list[str]) -> int:
         resumed = "+" if "resume_from_checkpoint" in flags else ""
         log.write(f"{module.rpartition('.')[2]}{resumed} {name}\n")
     print(f"working on {name}", flush=True)
+    if "alone" in TOOL:
+        os.close(os.open(TOOL["alone"], os.O_CREAT | os.O_EXCL))
+        time.sleep(0.2)  # long enough for a second one to be started
+        os.unlink(TOOL["alone"])
     if name in TOOL.get("fail", []):
         print("the last words of a failure", flush=True)
         return 7

@@ -14,7 +14,7 @@ from cg_tasks.report.content import Cell, Column, Missing, Report, Row, Section,
 from cg_tasks.report.options import Options
 from cg_tasks.report.results.comparing import coverage, groups
 from cg_tasks.report.results.reading import read_results
-from cg_tasks.report.runs import Family, Group, TaskRun
+from cg_tasks.report.runs import Checkpoint, Family, Group, TaskRun
 
 FAMILY_NAMES: dict[Family, str] = {"conceptguard": "ConceptGuard", "canary": "Canary audit", "other": "Other tasks"}
 SECTIONS: dict[Family, Callable[[Group, Options], list[Section]]] = {
@@ -94,7 +94,7 @@ def _coverage_table(group: Group) -> Table:
     )
     rows = []
     for c in group.checkpoints:
-        cells = [Cell(c.label), Cell("" if c.seed is None else str(c.seed))]
+        cells = [Cell(c.label), Cell(_seed(c))]
         for task in group.tasks:
             run = group.run(c, task)
             if run is None:
@@ -105,6 +105,13 @@ def _coverage_table(group: Group) -> Table:
         rows.append(Row(tuple(cells), block=c.base))
     caption = "Documents evaluated, by checkpoint and task. – : no results were found."
     return Table(f"{group.id}-coverage", group.title, columns, tuple(rows), caption)
+
+
+def _seed(checkpoint: Checkpoint) -> str:
+    """Its seed, and that of the fine-tuned model it started from where that is another."""
+    if checkpoint.seed is None or checkpoint.start_seed in (None, checkpoint.seed):
+        return "" if checkpoint.seed is None else str(checkpoint.seed)
+    return f"{checkpoint.seed} (from {checkpoint.start_seed})"
 
 
 def provenance(found: Sequence[Group]) -> Section:

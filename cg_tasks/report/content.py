@@ -105,6 +105,7 @@ class Missing:
 class Section:
     """One part of the page, in this order: words, verdicts, tables, figures, what is missing.
 
+    rules: how the verdicts were reached, a question a line (``question? answer, if …``).
     group: the title of the results that it is about, which sections of one group share; empty where it is about all.
     """
 
@@ -115,6 +116,7 @@ class Section:
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
     missing: tuple[Missing, ...] = ()
+    rules: tuple[str, ...] = ()
     group: str = ""
 
 

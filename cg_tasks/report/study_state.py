@@ -31,12 +31,14 @@ def problems(state: Mapping[str, Any], where: str) -> tuple[Problem, ...]:
     """One for each job that failed or was not run."""
     found = []
     for job in state["jobs"]:
-        if job.get("status") == "failed":
-            last = job.get("last_line") or "no output"
-            words = f"job {job.get('id')} failed (exit code {job.get('exit_code')}): {last}; log: {job.get('log')}"
-            found.append(Problem("error", where, words))
-        elif job.get("status") != "done":
-            found.append(Problem("error", where, f"job {job.get('id')} was not run: what it needs is missing"))
+        status, last = job.get("status"), job.get("last_line")
+        if status == "done":
+            continue
+        if status == "failed":
+            words = f"job {job.get('id')} failed (exit code {job.get('exit_code')}): {last or 'no output'}; log: {job.get('log')}"
+        else:
+            words = f"job {job.get('id')} was not run: {last or 'what it needs is missing'}"
+        found.append(Problem("error", where, words))
     return tuple(found)
 
 

@@ -45,11 +45,12 @@ def _verdicts(group: Group, title: str) -> Section:
     rules = Rules()
     audited = runs.in_order(group, runs.audited(group))
     found = [(facts, verdict(facts, rules)) for c in audited if (facts := runs.facts(group, c)) is not None]
-    text = (_setting(group), *rules.described())
+    text = (_setting(group),)
     if not found:
-        return Section(f"{group.id}-verdicts", title, text[:1], missing=(_no_auto(),))
+        return Section(f"{group.id}-verdicts", title, text, missing=(_no_auto(),))
     drawn = verdict_figure(group, found, figures.sizes(group, audited))
-    return Section(f"{group.id}-verdicts", title, text, verdicts=tuple(v for _, v in found), figures=(drawn,))
+    verdicts = tuple(v for _, v in found)
+    return Section(f"{group.id}-verdicts", title, text, verdicts, figures=(drawn,), rules=rules.described())
 
 
 def _gap(group: Group) -> Section:

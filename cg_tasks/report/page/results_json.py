@@ -20,7 +20,8 @@ SCHEMA = "conceptguard-report/1"
 def to_json(report: Report, runs: Sequence[TaskRun]) -> str:
     """``results.json``: strict JSON, the same text for the same input. A number that does not exist is null.
 
-    Keys: schema, conceptguard (version), title, settings, problems, runs, sections (group, text, verdicts, tables, figures, missing).
+    Keys: schema, conceptguard (version), title, settings, problems, runs, sections (group, text, rules, verdicts, tables, figures,
+    missing).
     """
     document = {
         "schema": SCHEMA,
@@ -86,6 +87,7 @@ def _section(section: Section) -> dict[str, Any]:
         "title": section.title,
         "group": section.group,
         "text": section.text,
+        "rules": section.rules,
         "verdicts": section.verdicts,
         "tables": [_table(table) for table in section.tables],
         "figures": [_figure(figure) for figure in section.figures],

@@ -40,6 +40,14 @@ def test_both_benchmarks_in_one_report_with_what_each_checkpoint_was_evaluated_o
     assert [s.id for s in report.sections][0] == "overview" and report.sections[-1].id == "provenance"
 
 
+def test_seeds_of_one_condition_are_told_apart(tmp_path: Path) -> None:
+    for start in (0, 42):
+        audit(tmp_path / str(start), checkpoint=record("npo", regime="bio", start_seed=start, files=str(start)))
+    report, _ = build_report([tmp_path])
+    (made,) = [t for s in report.sections if s.id == "overview" for t in s.tables]
+    assert [row[:2] for row in texts(made)] == [["NPO, K=4", "0"], ["NPO, K=4", "0 (from 42)"]]
+
+
 def test_a_missing_task_is_missing_and_named(tmp_path: Path) -> None:
     audit(tmp_path / "a", checkpoint=record("npo", regime="bio"))
     audit(tmp_path / "b", checkpoint=record(None, regime="bio"), teacher_forced={"bio": [(9, 2, 1)] * 6})

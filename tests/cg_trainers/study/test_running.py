@@ -38,6 +38,13 @@ def test_every_job_is_run_once(finished: Path) -> None:
     assert "checkpoint-1/adapter_model.safetensors" in record["files"]
 
 
+def test_no_more_jobs_at_once_than_there_are_cores(place: Any) -> None:
+    """Snakemake before 9.17 freed a core more than it had taken each time that a single job was ready."""
+    place.tool(alone=str(place.folder / "running"))
+    assert place.run(cores="1") == 0
+    assert place.calls() == ALL
+
+
 def test_a_second_run_does_nothing(done: Any, capfd: pytest.CaptureFixture[str]) -> None:
     before = {path: path.stat().st_mtime_ns for path in Path("studies").rglob("*") if path.is_file()}
     assert done.run() == 0

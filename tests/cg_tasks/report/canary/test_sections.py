@@ -96,7 +96,7 @@ def test_the_papers_models_get_the_papers_conclusions(golden: list[Section]) -> 
     assert "not invariant" in qwen.sentence and "formats broken" not in qwen.sentence
     assert "formats broken" in llama.sentence and "flips" in llama.sentence and "not invariant" not in llama.sentence
     assert found["Qwen-7B, bio trace, memorised, seed 0"].status == "no gap"
-    assert any("0.90" in rule for rule in golden[0].text)
+    assert any("0.90" in rule for rule in golden[0].rules)
 
 
 def test_printed_numbers_are_the_results_numbers(golden: list[Section]) -> None:
