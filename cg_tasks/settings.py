@@ -114,6 +114,12 @@ def read_settings(metadata: Mapping[str, Any] | None) -> Settings:
     return Settings(**{key: readers[key](key, value) for key, value in given.items()})  # type: ignore[arg-type]
 
 
+def is_secret(key: str) -> bool:
+    """Whether a setting of this name holds a secret: a token, a key, a password."""
+    name = key.lower().replace("-", "_")
+    return name in _SECRETS or name.endswith(_SECRET_ENDINGS)
+
+
 def _refuse_secret(key: str, value: Any) -> None:
     if isinstance(value, Mapping):  # header={"Authorization": …}, model_kwargs={"token": …}
         for inner, part in value.items():
@@ -121,8 +127,7 @@ def _refuse_secret(key: str, value: Any) -> None:
         return
     if not isinstance(value, str) or value.lower() in (*_TRUE, *_FALSE, "none", ""):
         return
-    name = key.lower().replace("-", "_")
-    if name in _SECRETS or name.endswith(_SECRET_ENDINGS) or _PASSWORD_IN_URL.search(value):
+    if is_secret(key) or _PASSWORD_IN_URL.search(value):
         raise UserError(
             f"'{key}' holds a secret, and lm-eval writes model arguments and metadata into every results file: "
             "remove it and set it in the environment instead (HF_TOKEN for the Hub, OPENAI_API_KEY for a server)"

@@ -75,8 +75,8 @@ def read_studies(words: Sequence[str]) -> list[Study]:
     Raises:
         UserError: none is named, one is wrong, or a change is for none of them.
     """
-    changes = [word for word in words if "=" in word]
-    names = [word for word in words if "=" not in word]
+    changes = [word for word in words if "=" in word and not Path(word).is_file()]
+    names = [word for word in words if word not in changes]
     if not names:
         raise UserError(f"command line: no study is named: a YAML file, or one of {', '.join(shipped())}")
     stems = [find_study(name).stem for name in names]
@@ -110,6 +110,7 @@ def _plan(args: argparse.Namespace) -> tuple[list[Study], Plan]:
 
 def _run(args: argparse.Namespace) -> int:
     from cg_trainers.study.check import check_evaluations, check_training
+    from cg_trainers.study.judging import require_judge
     from cg_trainers.study.records import not_done
     from cg_trainers.study.running import Options, dry_run, profile, run_study
 
@@ -124,6 +125,10 @@ def _run(args: argparse.Namespace) -> int:
     if args.profile:
         profile(args.profile)
     check_evaluations(studies)
+    if not args.dry_run and any(job.rule == "judge" for job in plan.work if job.id in waiting):
+        for study in studies:
+            if study.judge is not None:
+                require_judge(study.judge.settings)
     check_training([job for job in plan.work if job.id in waiting])
     options = Options(args.cores, args.keep_going, args.profile, tuple(args.more))
     return dry_run(plan, options) if args.dry_run else run_study(plan, options)

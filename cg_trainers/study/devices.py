@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -63,6 +64,8 @@ def reserved(job: Job, folder: str) -> Iterator[dict[str, str]]:
                 taken.append(name)
                 if len(taken) == number:
                     break
-            if len(taken) < number:
-                time.sleep(0.5)
+            if len(taken) < number:  # none is held while others are waited for: two such jobs would wait for each other
+                stack.close()
+                taken.clear()
+                time.sleep(random.uniform(0.2, 0.8))
         yield {"CUDA_VISIBLE_DEVICES": ",".join(taken)}

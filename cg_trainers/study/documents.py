@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import yaml
 
 from cg_tasks.errors import UserError
-from cg_trainers.config_files import _SECRETS, _Loader
+from cg_tasks.settings import is_secret
+from cg_trainers.config_files import _Loader
 
 Place = tuple[str | int, ...]
+_NAMED = re.compile(r"--([A-Za-z][\w-]*)|([A-Za-z_][\w-]*)(?==)")  # --flag or name=, inside a text
 _MOST_NODES = 100_000  # a file whose aliases unfold into more is a mistake or an attack
 
 
@@ -68,7 +71,25 @@ def read_document(path: Path) -> Document:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    return Document(str(path), values, lines)
+    document = Document(str(path), values, lines)
+    _refuse_secrets(document, values, ())
+    return document
+
+
+def _refuse_secrets(document: Document, value: Any, place: tuple[str | int, ...]) -> None:
+    """A plan, its logs and the results hold every word of a study: no secret may be among them."""
+    inside: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, Mapping):
+        inside = value.items()
+    elif isinstance(value, list):
+        inside = enumerate(value)
+    words = [str(place[-1])] if place and not isinstance(value, (Mapping, list)) and value is not None else []
+    if isinstance(value, str):
+        words += [next(filter(None, found)) for found in _NAMED.findall(value)]
+    if secret := next((word for word in words if is_secret(word)), None):
+        raise UserError(f"{document.where(place)}: '{secret}' is a secret: remove it, and set it in the environment")
+    for key, item in inside:
+        _refuse_secrets(document, item, (*place, key))
 
 
 def _walk(node: yaml.Node, place: Place, lines: dict[Place, int], file: str) -> None:
@@ -88,8 +109,6 @@ def _walk(node: yaml.Node, place: Place, lines: dict[Place, int], file: str) -> 
             key = key_node.value
             if key in seen:
                 raise UserError(f"{file}, line {line}: '{key}' stands twice (line {seen[key]}): remove one")
-            if key.lower() in _SECRETS:
-                raise UserError(f"{file}, line {line}: '{key}' is a secret: remove it, and set it in the environment")
             seen[key] = line
             _walk(item, (*place, key), lines, file)
             lines[(*place, key)] = line
@@ -108,12 +127,16 @@ def changed(document: Document, changes: Iterable[str]) -> Document:
         place = tuple(path.split("."))
         if not found or not all(place):
             raise UserError(f"command line: '{change}': a change is written key.path=value, such as evaluate.0.limit=4")
+        if is_secret(place[-1]):
+            raise UserError(f"command line: '{path}' is a secret: leave it out, and set it in the environment")
         try:
             value = yaml.load(text, _Loader)  # noqa: S506, a SafeLoader
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise UserError(f"command line: {path}: '{text}' is not YAML ({' '.join(str(error).split())})") from None
         given.append(_set(values, place, value, change))
-    return Document(document.file, values, document.lines, tuple(given))
+    made = Document(document.file, values, document.lines, tuple(given))
+    _refuse_secrets(made, values, ())
+    return made
 
 
 def _copy(value: Any) -> Any:

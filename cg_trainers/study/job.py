@@ -129,14 +129,15 @@ def _report_words(job: Job, plan: Plan) -> tuple[str, ...]:
     gone = {
         other.output
         for other in plan.work
-        if not Path(other.output).is_dir() or not (states.get(other.id) == "done" or _kept(other))
+        if not Path(other.output).is_dir() or not (states.get(other.id) == "done" or _kept(other, plan))
     }
     return tuple(word for word in job.command if word not in gone)
 
 
-def _kept(job: Job) -> bool:
+def _kept(job: Job, plan: Plan) -> bool:
+    """Whether a failed judge left verdicts on the answers that are there now, not on those of older weights."""
     found = read_json(Path(job.output) / folders.MARKER)
-    return job.keeps and found.get("settings") == job.settings
+    return job.keeps and found == {**made_by(job, input_digests(job, plan)), "whole": False}
 
 
 # ------------------------------------------------------------------ the command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -152,12 +152,3 @@ def in_order(jobs: Iterable[Job]) -> tuple[Job, ...]:
         done |= {job.id for job in ready}
         waiting = [job for job in waiting if job.id not in done]
     return tuple(out)
-
-
-def dependants(jobs: Sequence[Job], ids: Iterable[str]) -> set[str]:
-    """The ids given, and those of every job that needs one of them; ``jobs`` in order."""
-    found = set(ids)
-    for job in jobs:
-        if found & set(job.needs):
-            found.add(job.id)
-    return found

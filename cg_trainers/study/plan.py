@@ -15,6 +15,7 @@ from cg_tasks.errors import UserError
 from cg_tasks.provenance import sha256_of
 from cg_trainers.study import commands
 from cg_trainers.study.jobs import Job, Plan, Rule, Writes, in_order
+from cg_trainers.study.judging import judge_identity
 from cg_trainers.study.schema import BASE, Finetune, Resources, Stage, Study, Unlearn
 
 _DATA = ("dataset", "canaries", "templates", "refusals", "judge")  # settings that may name a file or a folder
@@ -62,6 +63,10 @@ def make_plan(
         raise UserError(f"two studies are called '{twice}': give one another name")
     folders = [(out if len(studies) == 1 else f"{out}/{study.name}") if out else study.folder for study in studies]
     folder = folders[0] if len(studies) == 1 else out or f"studies/{'+'.join(names)}"
+    if wrong := next(
+        (place for place in (os.path.abspath(cwd), folder, *folders) if "{" in place or "}" in place), None
+    ):
+        raise UserError(f"{wrong}: Snakemake takes braces in a path for its own: use a folder without them")
     jobs: list[Job] = []
     for study, place in zip(studies, folders, strict=True):
         jobs += _Builder(study, place.rstrip("/"), read_recipe).jobs()
@@ -236,7 +241,7 @@ class _Builder:
             if self.study.judge is not None and commands.is_judged(entry):
                 output = f"{self.folder}/judged/{called}"
                 command = commands.rescore(job.output, self.study.judge, output)
-                judge = {"judge": self.study.judge.settings}
+                judge = {"judge": self.study.judge.settings, "made_by": judge_identity(self.study.judge.settings)}
                 judged = self._job(
                     "judge", called, command, output, "partial", ("judge",), judge, (job.id,), (job.output,)
                 )

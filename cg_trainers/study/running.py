@@ -135,7 +135,8 @@ def command(plan: Plan, target: str, options: Options, path: str, directory: str
         words += ["--cores", options.cores] if options.cores else []
     else:
         words += ["--cores", options.cores or str(_cores())]
-        if (number := devices.wanted(plan.jobs)) and not any(word.startswith("--res") for word in options.more):
+        given = any("gpu=" in word for word in options.more)
+        if (number := devices.wanted(plan.jobs)) and not given:
             words += ["--resources", f"gpu={max(number, len(devices.visible()))}"]
     return (*words, *options.more)
 

@@ -142,7 +142,7 @@ class Study(_Part):
     @property
     def folder(self) -> str:
         """Where everything is written, as the user would type it."""
-        return self.out or f"studies/{self.name}"
+        return str(Path(self.out).expanduser()) if self.out else f"studies/{self.name}"
 
 
 def shipped() -> tuple[str, ...]:

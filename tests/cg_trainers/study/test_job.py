@@ -208,6 +208,10 @@ def test_a_judge_whose_verdicts_are_incomplete_keeps_what_it_has(place: Any, stu
     assert status(plan, judged) == "failed"
     assert run(plan, judged) == 1  # asked again, over what it left
     assert [p.name for p in Path("studies/small/judged/tiny").iterdir()] == ["base"]
+    assert wrapper._kept(plan.job(judged), plan)
+    done = json.loads(Path(plan.job(BASE).done).read_text())
+    Path(plan.job(BASE).done).write_text(json.dumps({**done, "digest": "of other answers"}))
+    assert not wrapper._kept(plan.job(judged), plan)  # verdicts on answers that are gone are not reported
 
 
 # ------------------------------------------------------------------ the environment

@@ -14,7 +14,7 @@ from cg_tasks.errors import UserError
 from cg_trainers.config_files import recipes
 from cg_trainers.study.check import check_training
 from cg_trainers.study.documents import Document
-from cg_trainers.study.jobs import Job, Plan, dependants, read_plan, write_json
+from cg_trainers.study.jobs import Job, Plan, read_plan, write_json
 from cg_trainers.study.picture import dot, mermaid, table, write_picture
 from cg_trainers.study.plan import make_plan
 from cg_trainers.study.running import Options, command, profile
@@ -181,8 +181,9 @@ def test_a_changed_recipe_changes_its_own_jobs_settings_alone() -> None:
     after = jobs(planned(study(**FULL), read={**RECIPES, "tune-meta": {**RECIPES["tune-meta"], "lora_r": 9}}))
     changed = {id for id in before if before[id].settings != after[id].settings}
     assert changed == {"s/finetune/m/ft-meta-s0", "s/finetune/m/ft-meta-s7"}
-    waiting = dependants(list(before.values()), changed)
-    assert len(waiting) == 2 * (1 + 1 + 1 + 2) and all("-meta-" in id for id in waiting)
+    assert {job.needs for id, job in before.items() if "/unlearn/" in id and "-meta-" in id} == {
+        (id,) for id in changed
+    }
 
 
 def test_resources_and_threads_are_no_settings_and_data_files_are(tmp_path: Path) -> None:
@@ -251,6 +252,37 @@ def test_every_shipped_study_is_accepted_by_the_trainers(name: str) -> None:
         }[name]
     )
     assert "cpu/canary/npo" in recipes()
+
+
+def test_conceptguard_trains_on_the_recipes_32_rows_a_step() -> None:
+    from cg_trainers.study.plan import recipe_settings
+
+    for job in make_plan([load_study("conceptguard_paper")]).work:
+        if job.rule in ("finetune", "unlearn"):
+            recipe = recipe_settings(job.command[job.command.index("--config") + 1])
+            processes = int(job.command[job.command.index("--num_processes") + 1])
+            rows = recipe["per_device_train_batch_size"] * recipe["gradient_accumulation_steps"] * processes
+            assert (rows, job.resources["gpu"]) == (32, processes), job.id
+
+
+def test_another_judge_judges_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = study(judge={}, evaluate={"tasks": "conceptguard"})
+
+    def settings(**judge: str) -> str:
+        for name, value in {"base_url": "http://localhost:1/v1", "model": "a", "concurrency": "4", **judge}.items():
+            monkeypatch.setenv(f"CG_JUDGE_{name.upper()}", value)
+        return planned(made).job("s/judge/m/base").settings
+
+    first = settings()
+    assert settings(concurrency="8", api_key="sk-1") == first
+    assert settings(model="b") != first
+
+
+@pytest.mark.parametrize("folder", ["a {b} c", "{"])
+def test_braces_in_a_path_are_refused(folder: str) -> None:
+    with pytest.raises(UserError, match="braces"):
+        planned(study(), out=folder)
 
 
 # ------------------------------------------------------------------ pictures

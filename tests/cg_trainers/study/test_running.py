@@ -95,7 +95,7 @@ def test_a_changed_recipe_runs_what_depends_on_it(done: Any) -> None:
 def test_training_that_ends_in_the_same_weights_is_not_evaluated_again(done: Any) -> None:
     Path("studies/small/models/tiny/ft-s0/adapter_config.json").unlink()
     assert done.run() == 0
-    assert "finetune ft-s0" in done.calls()
+    assert done.calls() == ["cli report", "finetune ft-s0"]  # no evaluation
     assert done.run() == 0
     assert done.calls() == []
 

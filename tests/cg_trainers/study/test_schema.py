@@ -73,6 +73,9 @@ def test_defaults_are_filled_in_and_one_is_a_list(tmp_path: Path) -> None:
         ("    limit: 8", "  limit: 8", "line 13: not YAML"),
         ("pretrained: somewhere", "pretrained: 7", "line 3: models.m.pretrained is 7: it must be a valid string"),
         ("pretrained: somewhere", "token: hf_x", "line 3: 'token' is a secret"),
+        ("pretrained: somewhere", "pretrained: x, model_args: {use_auth_token: hf_x}", "line 3: 'use_auth_token' is a secret"),
+        ("limit: 8", "arguments: --model_args api_key=sk-1", "line 13: 'api_key' is a secret"),
+        ("limit: 8", "arguments: [--hf_hub_token, x]", "line 13: 'hf_hub_token' is a secret"),
         ("evaluate:", "rules: {evalute: {threads: 1}}\nevaluate:", "unknown key 'evalute' in rules: did you mean 'evaluate'?"),
         ("evaluate:", "forget_fractions: [0]\nevaluate:", "line 11: forget_fractions.0 is 0: it must be greater than 0"),
         ("    limit: 8", "  - tasks: [canary_qa]", "line 12: evaluate.0: of several, each needs a 'name' of its own"),
@@ -83,6 +86,16 @@ def test_a_mistake_is_one_line_with_its_place(old: str, new: str, said: str, tmp
     assert GOOD.count(old) == 1 or old in ("from: ft",)
     message = refusal(str(study_file(tmp_path, GOOD.replace(old, new, 1))))
     assert said in message, message
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["models.m.model_args.token=hf_x", "evaluate.0.arguments=--api_key=hf_x", "evaluate.0.metadata={token: hf_x}"],
+)
+def test_a_secret_on_the_command_line_is_refused_and_not_shown(change: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="command line: .*is a secret") as caught:
+        load_study(str(study_file(tmp_path, GOOD)), [change])
+    assert "hf_x" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "7\n", "\x00", "{" * 500, "a: " + "[" * 500])

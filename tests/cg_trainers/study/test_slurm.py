@@ -74,6 +74,6 @@ def test_the_shipped_profile_submits_every_job_with_its_resources(place: Any, st
     tuned, evaluated, _ = submitted
     text = " ".join(tuned)
     assert "-p fast" in text and "-A me" in text and "-t 77" in text and "--mem 1234" in text
-    assert "--gpus" in text and "3" in text
+    assert "--gpus=1" in text.replace("--gpus 1", "--gpus=1") and "--cpus-per-task=3" in text, text
     assert "-t 240" in " ".join(evaluated) and "--mem 16384" in " ".join(evaluated)  # the profile's defaults
     assert (slurm / "3.state").read_text() == "COMPLETED"
