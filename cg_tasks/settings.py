@@ -34,6 +34,8 @@ _SECRET_ENDINGS = (
     "auth_token",
     "hub_token",
     "secret_key",
+    "secret_access_key",
+    "password",
     "authorization",
     "cookie",
 )

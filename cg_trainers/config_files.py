@@ -16,11 +16,11 @@ from typing import Any, get_type_hints
 import yaml
 
 from cg_tasks.errors import UserError
+from cg_tasks.settings import is_secret
 from cg_trainers.arguments import nearest
 from cg_trainers.config_values import check_value
 
 RECIPES = Path(__file__).resolve().parent / "recipes"
-_SECRETS = frozenset({"hub_token", "token", "hf_token", "api_key", "push_to_hub_token"})
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def _refuse_key(key: Any, path: Path, line: int, settings: Mapping[str, Setting]
         raise UserError(f"{where}: '{key}' stands twice (line {settings[key].line}): remove one")
     if key == "env":
         raise UserError(f"{where}: env: is not read: set variables in the environment, where no file keeps a secret")
-    if key.lower() in _SECRETS:
+    if is_secret(key):
         raise UserError(
             f"{where}: '{key}' is a secret: remove it, and set it in the environment (HF_TOKEN for the Hub)"
         )

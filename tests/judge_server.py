@@ -227,7 +227,11 @@ def running(state: S) -> Iterator[S]:
             self.send(state.get(self.path, self.lower_headers()))
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            length = int(self.headers["Content-Length"])
+            body = self.rfile.read(length)
+            if len(body) < length:  # the caller was killed while it spoke
+                self.close_connection = True
+                return
             self.send(state.post(self.path, self.lower_headers(), body))
 
         def lower_headers(self) -> dict[str, str]:

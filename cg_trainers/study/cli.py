@@ -83,7 +83,7 @@ def read_studies(words: Sequence[str]) -> list[Study]:
     for change in changes:
         path = change.partition("=")[0]
         if ":" in path and (to := path.partition(":")[0]) not in stems:
-            raise UserError(f"command line: '{change}': no study '{to}' is named (there is {', '.join(stems)})")
+            raise UserError(f"command line: '{path}': no study '{to}' is named (there is {', '.join(stems)})")
     return [load_study(name, _mine(changes, stem)) for name, stem in zip(names, stems, strict=True)]
 
 

@@ -16,7 +16,8 @@ from cg_tasks.settings import is_secret
 from cg_trainers.config_files import _Loader
 
 Place = tuple[str | int, ...]
-_NAMED = re.compile(r"--([A-Za-z][\w-]*)|([A-Za-z_][\w-]*)(?==)")  # --flag or name=, inside a text
+# --flag, name= and {"name": …}, inside a text
+_NAMED = re.compile(r"""--([A-Za-z][\w-]*)|([A-Za-z_][\w-]*)(?==)|[{,]\s*["']?([A-Za-z_][\w-]*)["']?\s*:""")
 _MOST_NODES = 100_000  # a file whose aliases unfold into more is a mistake or an attack
 
 
@@ -83,13 +84,19 @@ def _refuse_secrets(document: Document, value: Any, place: tuple[str | int, ...]
         inside = value.items()
     elif isinstance(value, list):
         inside = enumerate(value)
-    words = [str(place[-1])] if place and not isinstance(value, (Mapping, list)) and value is not None else []
-    if isinstance(value, str):
-        words += [next(filter(None, found)) for found in _NAMED.findall(value)]
-    if secret := next((word for word in words if is_secret(word)), None):
+    if isinstance(value, str) and (secret := _secret_in(value)):
         raise UserError(f"{document.where(place)}: '{secret}' is a secret: remove it, and set it in the environment")
     for key, item in inside:
+        if isinstance(key, str) and is_secret(key):
+            where = document.where((*place, key))
+            raise UserError(f"{where}: '{key}' is a secret: remove it, and set it in the environment")
         _refuse_secrets(document, item, (*place, key))
+
+
+def _secret_in(text: str) -> str | None:
+    """The first name of a secret that a text gives a value to, as a command line does."""
+    names = (next(filter(None, found)) for found in _NAMED.findall(text))
+    return next((name for name in names if is_secret(name)), None)
 
 
 def _walk(node: yaml.Node, place: Place, lines: dict[Place, int], file: str) -> None:
@@ -127,8 +134,10 @@ def changed(document: Document, changes: Iterable[str]) -> Document:
         place = tuple(path.split("."))
         if not found or not all(place):
             raise UserError(f"command line: '{change}': a change is written key.path=value, such as evaluate.0.limit=4")
-        if is_secret(place[-1]):
-            raise UserError(f"command line: '{path}' is a secret: leave it out, and set it in the environment")
+        if secret := next((part for part in place if is_secret(part)), _secret_in(text)):
+            raise UserError(
+                f"command line: {path}: '{secret}' is a secret: leave it out, and set it in the environment"
+            )
         try:
             value = yaml.load(text, _Loader)  # noqa: S506, a SafeLoader
         except (yaml.YAMLError, ValueError, RecursionError) as error:

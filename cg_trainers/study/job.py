@@ -93,6 +93,7 @@ def _run(job: Job, plan: Plan, mark: dict[str, Any], lock: int) -> int:
             code, last = code or 1, str(error)
             out.write(f"{last}\n".encode())
             known["exit_code"] = code
+    known |= {"signal": _stopped[-1]} if _stopped else {}
     write_json(Path(job.record), {**known, "status": "stopped" if _stopped else "failed", "last_line": last})
     return _said(
         job, f"{'stopped' if _stopped else 'FAILED'} (exit code {code}): {last or 'no output'}; log: {job.log}", code
@@ -125,13 +126,20 @@ def _finish(job: Job, record: dict[str, Any]) -> None:
 
 def _report_words(job: Job, plan: Plan) -> tuple[str, ...]:
     """The report of those results that this plan asked for and that are there; older ones beside them are left out."""
-    states = {entry["id"]: entry["status"] for entry in read_json(plan.state).get("jobs", [])}
-    gone = {
-        other.output
-        for other in plan.work
-        if not Path(other.output).is_dir() or not (states.get(other.id) == "done" or _kept(other, plan))
-    }
+    gone = {other.output for other in plan.work} - set(reported(plan))
     return tuple(word for word in job.command if word not in gone)
+
+
+def reported(plan: Plan) -> tuple[str, ...]:
+    """The folders of results that the report may take: of jobs that are done, or of a judge that gave a part of its verdicts."""
+    states = {entry["id"]: entry["status"] for entry in read_json(plan.state).get("jobs", [])}
+    return tuple(
+        job.output
+        for job in plan.work
+        if job.rule in ("evaluate", "judge")
+        and Path(job.output).is_dir()
+        and (states.get(job.id) == "done" or _kept(job, plan))
+    )
 
 
 def _kept(job: Job, plan: Plan) -> bool:

@@ -23,9 +23,9 @@ Writes = Literal["partial", "trainer", "own"]
 
 @dataclass(frozen=True)
 class Job:
-    """id: ``study/rule/name``. folder: the study's. output: what the command writes. inputs: the paths it reads of other jobs.
+    """id: ``study/rule/name``. folder: the study's. output: what the command writes.
 
-    checkpoints: folders inside ``output`` that must be there too. needs: ids of the jobs that write the inputs. settings: a hash of
+    checkpoints: folders inside ``output`` that must be there too. needs: ids of the jobs whose outputs it reads. settings: a hash of
     everything that decides what comes out. keeps: what a failed command wrote is kept (verdicts are missing, others are there).
     """
 
@@ -37,7 +37,6 @@ class Job:
     output: str
     writes: Writes
     settings: str
-    inputs: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     checkpoints: tuple[str, ...] = ()
     keeps: bool = False
@@ -112,7 +111,7 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     """The plan that ``study run`` wrote. Raises UserError if there is none."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
-        tuples = ("command", "inputs", "needs", "checkpoints")
+        tuples = ("command", "needs", "checkpoints")
         jobs = tuple(_job({k: tuple(v) if k in tuples else v for k, v in job.items()}) for job in found["jobs"])
         return Plan(found["name"], found["folder"], found["cwd"], jobs)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -35,10 +35,6 @@ class _Weights:
     seed: int | None = None
     run: str = BASE
 
-    @property
-    def folder(self) -> str:
-        return self.peft or self.pretrained
-
 
 def recipe_settings(name: str) -> dict[str, Any]:
     """A recipe's settings with its includes. Raises UserError if there is none of that name."""
@@ -113,7 +109,6 @@ def _report(studies: Sequence[Study], folder: str, jobs: Sequence[Job]) -> Job:
         output=f"{folder}/report",
         writes="own",
         settings=sha256_of({"command": command}),
-        inputs=(f"{folder}/state.json",),
         threads=rule.threads,
         resources=rule.resources,
     )
@@ -172,9 +167,7 @@ class _Builder:
                     }
                     options |= {"seed": seed, "output_dir": output}
                     command = self._train("finetune", recipe, options, run.overrides)
-                job = self._job(
-                    "finetune", called, command, output, "trainer", place, settings, base.needs, (base.folder,)
-                )
+                job = self._job("finetune", called, command, output, "trainer", place, settings, base.needs)
                 model, peft = (base.pretrained, output) if settings.get("use_peft") else (output, None)
                 yield job, _Weights(base.alias, called, "finetuned", model, peft, (job.id,), regime, seed, name)
 
@@ -203,11 +196,8 @@ class _Builder:
                 ends = _end({**settings, **options})
                 folders = {step: f"{output}/checkpoint-{step}" for step in method.K or kept if [step] != ends}
                 needs = (*start.needs, *((data.id,) if data else ()))
-                inputs = (start.folder, *((data.output,) if data else ()))
                 checkpoints = tuple(folders.values())
-                job = self._job(
-                    "unlearn", called, command, output, "trainer", place, settings, needs, inputs, checkpoints
-                )
+                job = self._job("unlearn", called, command, output, "trainer", place, settings, needs, checkpoints)
                 last = ends[0] if ends and (method.K or kept) else None
                 made = []
                 for step, folder in [*folders.items(), (last, output)]:
@@ -233,18 +223,13 @@ class _Builder:
                     output,
                     self.study.judge,
                 )
-            inputs = (weights.folder,)
-            job = self._job(
-                "evaluate", called, command, output, "partial", place, {**entry.metadata}, weights.needs, inputs
-            )
+            job = self._job("evaluate", called, command, output, "partial", place, {**entry.metadata}, weights.needs)
             yield job
             if self.study.judge is not None and commands.is_judged(entry):
                 output = f"{self.folder}/judged/{called}"
                 command = commands.rescore(job.output, self.study.judge, output)
                 judge = {"judge": self.study.judge.settings, "made_by": judge_identity(self.study.judge.settings)}
-                judged = self._job(
-                    "judge", called, command, output, "partial", ("judge",), judge, (job.id,), (job.output,)
-                )
+                judged = self._job("judge", called, command, output, "partial", ("judge",), judge, (job.id,))
                 yield dataclasses.replace(judged, keeps=True)
 
     # ---------------------------------------------------------------- parts
@@ -299,7 +284,6 @@ class _Builder:
         place: tuple[str | int, ...],
         settings: Mapping[str, Any] | None = None,
         needs: tuple[str, ...] = (),
-        inputs: tuple[str, ...] = (),
         checkpoints: tuple[str, ...] = (),
     ) -> Job:
         at = self.study.rules.get(rule, Resources())
@@ -315,11 +299,10 @@ class _Builder:
             output=output,
             writes=writes,
             settings=sha256_of(decides),
-            inputs=inputs,
             needs=needs,
             checkpoints=checkpoints,
             threads=at.threads,
-            resources=at.resources,
+            resources={"judge": 1, **at.resources} if rule == "judge" else at.resources,
             where=f"{where}: {'.'.join(map(str, place))}",
         )
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from cg_tasks.errors import UserError
 from cg_trainers.study import devices
-from cg_trainers.study.job import last_line, take
+from cg_trainers.study.job import last_line, reported, take
 from cg_trainers.study.jobs import Plan, write_json
 from cg_trainers.study.records import input_digests, is_current, not_done, read_json
 from cg_trainers.study.state import write_state
@@ -76,7 +76,7 @@ def run_study(plan: Plan, options: Options) -> int:
 
 def _report(plan: Plan, options: Options, locks: Sequence[int]) -> int:
     job = plan.report
-    if not any(Path(other.output).is_dir() for other in plan.work if other.rule in ("evaluate", "judge")):
+    if not reported(plan):
         print(f"study {plan.name}: no results yet, and so no report", file=sys.stderr)
         return 1
     if not is_current(job, read_json(job.done), input_digests(job, plan)):
@@ -135,10 +135,33 @@ def command(plan: Plan, target: str, options: Options, path: str, directory: str
         words += ["--cores", options.cores] if options.cores else []
     else:
         words += ["--cores", options.cores or str(_cores())]
-        given = any("gpu=" in word for word in options.more)
-        if (number := devices.wanted(plan.jobs)) and not given:
-            words += ["--resources", f"gpu={max(number, len(devices.visible()))}"]
+        limits, more = _limits(options.more)
+        named = {limit.partition("=")[0] for limit in limits}
+        if (number := devices.wanted(plan.jobs)) and "gpu" not in named:
+            limits.append(f"gpu={max(number, len(devices.visible()))}")
+        # Each has calls in flight of its own, and one server answers them all.
+        if "judge" not in named and any(job.rule == "judge" for job in plan.jobs):
+            limits.append("judge=1")
+        return (*words, *(("--resources", *limits) if limits else ()), *more)
     return (*words, *options.more)
+
+
+def _limits(more: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """What ``--resources`` is given, and the other arguments: of two such options Snakemake reads the last alone."""
+    limits: list[str] = []
+    rest: list[str] = []
+    inside = False
+    for word in more:
+        name, equals, value = word.partition("=")
+        if name in ("--resources", "--res"):
+            limits += [value] if equals else []
+            inside = not equals
+        elif inside and not word.startswith("-"):
+            limits.append(word)
+        else:
+            inside = False
+            rest.append(word)
+    return limits, tuple(rest)
 
 
 def _cores() -> int:

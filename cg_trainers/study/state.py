@@ -26,7 +26,10 @@ def _entry(job: Job, waiting: dict[str, str]) -> dict[str, Any]:
         if record.get("status") == "failed":
             status, last = "failed", record.get("last_line") or ""
         elif record.get("status") == "stopped":  # a time limit, or Ctrl-C
-            status, last = "failed", f"stopped by a signal: {record.get('last_line') or 'no output'}"
+            status, last = (
+                "failed",
+                f"stopped by signal {record.get('signal')}: {record.get('last_line') or 'no output'}",
+            )
         elif record.get("status") == "running":  # nobody is left who could have ended it
             status, last = "failed", "killed: its end was not recorded"
     entry = {"id": job.id, "rule": job.rule, "name": job.name, "status": status, "exit_code": record.get("exit_code")}

@@ -10,7 +10,7 @@ import pytest
 from browser import NoBrowser, Opened, chromium, is_required, open_page
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # playwright keeps an event loop running, beside which no other test could run its own
 def browser() -> Iterator[Any]:
     try:
         with chromium() as found:

@@ -78,6 +78,49 @@ def test_training_killed_after_a_checkpoint_goes_on_from_it(place: Any, plan: Pl
     assert status(plan, NPO) == "done"
 
 
+def test_a_job_stopped_by_a_signal_has_failed_and_says_which(place: Any, plan: Plan) -> None:
+    place.tool(hang={"base": 0})
+    process = subprocess.Popen([sys.executable, "-m", "cg_trainers.study.job", plan.path, BASE])
+    wait_for(Path("hanging").exists)
+    process.terminate()
+    assert process.wait(30) == 143
+    entry = next(entry for entry in state_of(plan)["jobs"] if entry["id"] == BASE)
+    assert (entry["status"], entry["last_line"]) == ("failed", "stopped by signal 15: working on base")
+    assert entry["log"] == plan.job(BASE).log
+
+
+def test_results_of_a_job_that_is_not_done_are_not_reported(plan: Plan) -> None:
+    run(plan, BASE)
+    write_state(plan)
+    assert wrapper.reported(plan) == (plan.job(BASE).output,)
+    Path(plan.job(BASE).done).unlink()
+    write_state(plan)
+    assert wrapper.reported(plan) == () and Path(plan.job(BASE).output).is_dir()
+
+
+def test_gpus_are_let_go_while_others_are_waited_for(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dataclasses
+    import fcntl
+
+    from cg_trainers.study import devices
+
+    monkeypatch.setenv(devices.VARIABLE, "0,1")
+    (tmp_path / "locks").mkdir()
+    other = (tmp_path / "locks" / "gpu-1.lock").open("w")
+    fcntl.flock(other, fcntl.LOCK_EX)
+
+    def waits(_: float) -> None:
+        with (tmp_path / "locks" / "gpu-0.lock").open("w") as free:
+            fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where it is held
+        other.close()
+
+    monkeypatch.setattr(devices.time, "sleep", waits)
+    with devices.reserved(dataclasses.replace(plan.job(BASE), resources={"gpu": 2}), str(tmp_path)) as given:
+        assert given == {"CUDA_VISIBLE_DEVICES": "0,1"}
+
+
 def test_training_killed_before_its_first_checkpoint_begins_anew(
     place: Any, plan: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:

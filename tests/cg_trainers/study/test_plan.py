@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -74,7 +75,7 @@ def test_commands_as_a_person_would_type_them() -> None:
         "--adapter_name_or_path studies/s/models/m/ft-meta-s7 --trace meta --seed 7 "
         "--output_dir studies/s/models/m/ft-meta-s7+npo-s7 --save_at 2 4 --max_steps 4 --beta 0.2"
     )
-    assert unlearned.needs == (tuned.id,) and unlearned.inputs == (tuned.output,)
+    assert unlearned.needs == (tuned.id,)
     assert unlearned.checkpoints == ("studies/s/models/m/ft-meta-s7+npo-s7/checkpoint-2",)
     evaluated = made["s/evaluate/m/ft-meta-s7+npo-s7-K2"]
     assert " ".join(evaluated.command) == (
@@ -265,6 +266,41 @@ def test_conceptguard_trains_on_the_recipes_32_rows_a_step() -> None:
             assert (rows, job.resources["gpu"]) == (32, processes), job.id
 
 
+def test_the_canary_paper_trains_on_the_recipes_4_rows_a_step() -> None:
+    from cg_trainers.study.plan import recipe_settings
+
+    for job in make_plan([load_study("canary_paper")]).work:
+        if job.rule in ("finetune", "unlearn"):
+            recipe = recipe_settings(job.command[job.command.index("--config") + 1])
+            assert job.command[:2] == ("python", "-m") and job.resources["gpu"] == 1  # one process
+            assert recipe["per_device_train_batch_size"] * recipe["gradient_accumulation_steps"] == 4
+
+
+@pytest.mark.parametrize("name", ["canary_paper", "conceptguard_paper"])
+def test_a_killed_training_of_a_paper_has_a_checkpoint_to_go_on_from(name: str) -> None:
+    for job in make_plan([load_study(name)]).work:
+        if job.rule in ("finetune", "unlearn"):
+            words = " ".join(job.command)
+            assert "--save_strategy steps --save_steps 100" in words
+            assert ("--save_total_limit 1" in words) == (not job.checkpoints)  # it would delete those at K
+
+
+def test_a_study_without_its_judge_can_be_planned_and_not_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cg_tasks.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("CG_JUDGE_", "OPENAI_"))]:
+        monkeypatch.delenv(name)
+    Path("s.yaml").write_text("name: s\nmodels: {m: {pretrained: m}}\nevaluate: [{tasks: [conceptguard]}]\njudge: {}\n")
+    assert main(["study", "plan", "s.yaml"]) == 0
+    assert "judge" in capsys.readouterr().out
+    assert main(["study", "run", "s.yaml"]) == 1
+    assert "no judge is configured" in capsys.readouterr().err
+    assert not Path("studies").exists()
+
+
 def test_another_judge_judges_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     made = study(judge={}, evaluate={"tasks": "conceptguard"})
@@ -333,6 +369,23 @@ def test_gpus_of_this_machine_limit_the_jobs(monkeypatch: pytest.MonkeyPatch) ->
     plan = planned(study(evaluate={"tasks": "canary_auto"}, rules={"evaluate": {"resources": {"gpu": 1}}}))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     assert command(plan, "evaluated", Options(cores="8"), "p", "d")[-2:] == ("--resources", "gpu=2")
+    for more, end in {
+        ("--restart-times", "2"): ("--resources", "gpu=2", "--restart-times", "2"),
+        ("--resources", "mem_mb=5", "-p"): ("--resources", "mem_mb=5", "gpu=2", "-p"),
+        ("--default-resources", "gpu=1"): ("--resources", "gpu=2", "--default-resources", "gpu=1"),
+        ("--resources=gpu=1",): ("2", "--resources", "gpu=1"),
+    }.items():
+        assert command(plan, "evaluated", Options(cores="2", more=more), "p", "d")[-len(end) :] == end
+
+
+def test_one_judge_at_a_time_on_this_machine() -> None:
+    plan = planned(study(evaluate={"tasks": "conceptguard"}, judge={}))
+    assert planned(study(evaluate={"tasks": "conceptguard"}, judge={})).job("s/judge/m/base").resources == {"judge": 1}
+    assert command(plan, "evaluated", Options(cores="2"), "p", "d")[-2:] == ("--resources", "judge=1")
+    more = command(plan, "evaluated", Options(cores="2", more=("--resources", "judge=3")), "p", "d")
+    assert more[-2:] == ("--resources", "judge=3")
+    profiled = command(plan, "evaluated", Options(profile="slurm"), "p", "d")
+    assert "--resources" not in profiled and "  - judge=4\n" in Path(profile("slurm"), "config.yaml").read_text()
 
 
 def test_evaluation_does_not_import_training() -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from cg_trainers.study.running import Options, dry_run
+
 ALL = [
     "cli report",
     "finetune ft-s0",
@@ -95,7 +97,7 @@ def test_a_changed_recipe_runs_what_depends_on_it(done: Any) -> None:
 def test_training_that_ends_in_the_same_weights_is_not_evaluated_again(done: Any) -> None:
     Path("studies/small/models/tiny/ft-s0/adapter_config.json").unlink()
     assert done.run() == 0
-    assert done.calls() == ["cli report", "finetune ft-s0"]  # no evaluation
+    assert [call for call in done.calls() if call != "cli report"] == ["finetune ft-s0"]  # seconds are in the report
     assert done.run() == 0
     assert done.calls() == []
 
@@ -136,6 +138,31 @@ def test_nothing_done_no_report(place: Any, capfd: pytest.CaptureFixture[str]) -
     said = capfd.readouterr().err
     assert "no results yet, and so no report" in said
     assert "not run: small/unlearn/tiny/ft-s0+npo-s0, " in said and "and 3 more" in said
+
+
+def test_a_resource_of_one_study_leaves_the_defaults_to_the_others(
+    place: Any, study: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    small = {**study(), "finetune": {}, "unlearn": {}}
+    given = {**small["rules"]["evaluate"], "resources": {"runtime": 77, "slurm_partition": "fast"}}
+    place.write(small)
+    place.write({**small, "name": "other", "rules": {"evaluate": given}}, "other.yaml")
+    options = Options(cores="1", more=("--default-resources", "runtime=240"))
+    assert dry_run(place.plan("study.yaml", "other.yaml"), options) == 0
+    said = [line for line in capfd.readouterr().out.splitlines() if line.strip().startswith("resources:")]
+    (given_one,) = [line for line in said if "slurm_partition" in line]
+    assert "runtime=77" in given_one and "slurm_partition=fast" in given_one
+    others = [line for line in said if line is not given_one]
+    assert others and all("runtime=240" in line for line in others), said
+
+
+def test_a_path_with_a_space(place: Any, study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = place.folder / "a b"
+    folder.mkdir()
+    spaced = type(place)(folder, monkeypatch)
+    spaced.write({**study(), "finetune": {}, "unlearn": {}})
+    assert spaced.run() == 0
+    assert spaced.calls() == ["cli report", "lm_eval base"]
 
 
 # ------------------------------------------------------------------ killed

@@ -76,6 +76,9 @@ def test_defaults_are_filled_in_and_one_is_a_list(tmp_path: Path) -> None:
         ("pretrained: somewhere", "pretrained: x, model_args: {use_auth_token: hf_x}", "line 3: 'use_auth_token' is a secret"),
         ("limit: 8", "arguments: --model_args api_key=sk-1", "line 13: 'api_key' is a secret"),
         ("limit: 8", "arguments: [--hf_hub_token, x]", "line 13: 'hf_hub_token' is a secret"),
+        ("limit: 8", "metadata: {api_key: [sk-1]}", "line 13: 'api_key' is a secret"),
+        ("limit: 8", "arguments: ['--model_args', '{\"password\": \"x\"}']", "line 13: 'password' is a secret"),
+        ("evaluate:", "rules: {evaluate: {launcher: env HF_TOKEN=x python -m}}\nevaluate:", "line 11: 'HF_TOKEN' is a secret"),
         ("evaluate:", "rules: {evalute: {threads: 1}}\nevaluate:", "unknown key 'evalute' in rules: did you mean 'evaluate'?"),
         ("evaluate:", "forget_fractions: [0]\nevaluate:", "line 11: forget_fractions.0 is 0: it must be greater than 0"),
         ("    limit: 8", "  - tasks: [canary_qa]", "line 12: evaluate.0: of several, each needs a 'name' of its own"),
@@ -90,12 +93,25 @@ def test_a_mistake_is_one_line_with_its_place(old: str, new: str, said: str, tmp
 
 @pytest.mark.parametrize(
     "change",
-    ["models.m.model_args.token=hf_x", "evaluate.0.arguments=--api_key=hf_x", "evaluate.0.metadata={token: hf_x}"],
+    [
+        "models.m.model_args.token=hf_x",
+        "evaluate.0.arguments=--api_key=hf_x",
+        "evaluate.0.metadata={token: hf_x}",
+        "evaluate.0.arguments=[--token=hf_x",
+        "name.token.x=hf_x",
+    ],
 )
 def test_a_secret_on_the_command_line_is_refused_and_not_shown(change: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="command line: .*is a secret") as caught:
         load_study(str(study_file(tmp_path, GOOD)), [change])
     assert "hf_x" not in str(caught.value)
+
+
+def test_a_file_whose_name_has_an_equals_sign_is_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "k=2.yaml"
+    path.write_text(GOOD + "out: ~/x\n", encoding="utf-8")
+    assert [study.folder for study in read_studies([str(path)])] == [str(tmp_path / "x")]
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "7\n", "\x00", "{" * 500, "a: " + "[" * 500])
