@@ -93,8 +93,10 @@ def _coverage_table(group: Group) -> Table:
         ),
     )
     rows = []
+    several = len({c.regime for c in group.checkpoints if c.regime}) > 1
     for c in group.checkpoints:
-        cells = [Cell(c.label), Cell(_seed(c))]
+        trace = f", {c.regime} trace" if several and c.regime else ""
+        cells = [Cell(c.label + trace), Cell(_seed(c))]
         for task in group.tasks:
             run = group.run(c, task)
             if run is None:

@@ -40,7 +40,8 @@ def checkpoint_of(results: Mapping[str, Any], task: str, described: Described | 
         base = _named_revision(_short_name(model), revision)
         found = Checkpoint(base, "", "base", base + _commit(results, "model_sha"))
     found = replace(found, base_id=_base_id(provenance))
-    given = next((described[name] for name in (adapter, model) if name in described), None) if described else None
+    # A base that is described says nothing of the adapters on it.
+    given = described.get(adapter or model) if described else None
     return _as_described(found, given) if given else found
 
 

@@ -35,7 +35,7 @@ def fingerprint(results: Mapping[str, Any], task: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "data": data.get("dataset") or data.get("canaries"),
         "data sha256": data.get("sha256"),
-        "chat template applied": made.get("chat_template_applied"),
+        "chat template applied": made.get("chat_template_applied", _template_given(results)),
         "documents": dig(results, "n-samples", task).get("effective"),
         "task version": dig(results, "versions").get(task),
         "few-shot examples": dig(results, "n-shot").get(task),
@@ -51,6 +51,11 @@ def fingerprint(results: Mapping[str, Any], task: str) -> dict[str, Any]:
     found |= {f"chat template {k}": v for k, v in dig(made, "chat_template_args").items()}
     found |= {f"model {k}": v for k, v in _model_arguments(config).items() if k not in _FREE_ARGUMENTS}
     return found | _versions(results, provenance) | _judge(dig(provenance, "judge"))
+
+
+def _template_given(results: Mapping[str, Any]) -> bool | None:
+    """As lm-eval itself records it, which is all there is for tasks of others."""
+    return results["chat_template"] is not None if "chat_template" in results else None
 
 
 def _model_arguments(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,14 @@ def test_seeds_of_one_condition_are_told_apart(tmp_path: Path) -> None:
     assert [row[:2] for row in texts(made)] == [["NPO, K=4", "0"], ["NPO, K=4", "0 (from 42)"]]
 
 
+def test_training_regimes_are_told_apart(tmp_path: Path) -> None:
+    for regime in ("bio", "meta"):
+        audit(tmp_path / regime, checkpoint=record("npo", regime=regime, files=regime))
+    report, _ = build_report([tmp_path])
+    (made,) = [t for s in report.sections if s.id == "overview" for t in s.tables]
+    assert [row[0] for row in texts(made)] == ["NPO, K=4, bio trace", "NPO, K=4, meta trace"]
+
+
 def test_a_missing_task_is_missing_and_named(tmp_path: Path) -> None:
     audit(tmp_path / "a", checkpoint=record("npo", regime="bio"))
     audit(tmp_path / "b", checkpoint=record(None, regime="bio"), teacher_forced={"bio": [(9, 2, 1)] * 6})

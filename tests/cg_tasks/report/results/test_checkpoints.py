@@ -244,3 +244,11 @@ def test_a_bad_description_is_refused_with_its_line(tmp_path: Path, text: str, m
 def test_a_description_that_is_not_there(tmp_path: Path):
     with pytest.raises(UserError, match="cannot be read"):
         read_descriptions(tmp_path / "none.yaml")
+
+
+def test_a_described_base_says_nothing_of_the_adapters_on_it() -> None:
+    results = {"config": {"model_args": {"pretrained": "org/Llama", "peft": "out/npo"}}}
+    named = {"org/Llama": {"base": "Llama 8B", "stage": "base"}}
+    assert checkpoint_of(results, "canary_auto", named).stage == "other"
+    del results["config"]["model_args"]["peft"]
+    assert checkpoint_of(results, "canary_auto", named).base == "Llama 8B"

@@ -260,3 +260,11 @@ def test_a_task_whose_numbers_another_gives_is_not_missing(tmp_path: Path):
     conceptguard_run(tmp_path / "npo", rouge={"harmqa": [5, 5]}, tasks=["harmqa"], **more)
     (group,) = grouped(tmp_path)
     assert [m.what for m in coverage(group)] == ["conceptguard_ctxtsep of tiny, NPO, K=4, seed 0"]
+
+
+def test_other_tasks_with_and_without_a_chat_template_are_apart() -> None:
+    from cg_tasks.report.results.fingerprints import fingerprint
+
+    shared = {"results": {"gsm8k": {}}, "configs": {"gsm8k": {}}, "config": {"model": "hf"}}
+    found = [fingerprint({**shared, "chat_template": template}, "gsm8k") for template in (None, "{{ messages }}")]
+    assert [f["chat template applied"] for f in found] == [False, True]
