@@ -213,10 +213,16 @@ class Group:
         return self._by_key.get((checkpoint, task))
 
     def conditions(self) -> dict[tuple[Any, ...], tuple[Checkpoint, ...]]:
-        """Condition -> its checkpoints (one a seed), in the order of :attr:`checkpoints`."""
+        """Condition -> its checkpoints (one a seed), in the order of :attr:`checkpoints`.
+
+        Other weights of a seed that is there already are no further seed: they make a condition of their own.
+        """
         found: dict[tuple[Any, ...], list[Checkpoint]] = {}
+        seen: dict[tuple[Any, ...], int] = {}
         for checkpoint in self.checkpoints:
-            found.setdefault(checkpoint.condition, []).append(checkpoint)
+            same = (checkpoint.condition, checkpoint.seed, checkpoint.start_seed)
+            again = seen[same] = seen.get(same, -1) + 1
+            found.setdefault((*checkpoint.condition, again), []).append(checkpoint)
         return {condition: tuple(members) for condition, members in found.items()}
 
 

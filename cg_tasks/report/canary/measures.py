@@ -67,7 +67,8 @@ def table(
         run = runs.auto_run(group, c)
         cells = tuple(m.cell(c) for m in measures)
         rows.append(Row((*names(group, c, run.n if run else None), *cells), runs.block_name(group, c)))
-        seeds = [other for other in ordered if other.condition == c.condition]
+        members = next(m for m in group.conditions().values() if c in m)
+        seeds = [other for other in ordered if other in members]
         if len(seeds) > 1 and c == seeds[-1]:
             rows.append(_mean_row(group, seeds, measures))
     n = sizes(group, checkpoints)

@@ -48,6 +48,16 @@ def test_seeds_of_one_condition_are_told_apart(tmp_path: Path) -> None:
     assert [row[:2] for row in texts(made)] == [["NPO, K=4", "0"], ["NPO, K=4", "0 (from 42)"]]
 
 
+def test_other_weights_of_one_seed_are_no_further_seed(tmp_path: Path) -> None:
+    for name, hits in (("one", 2), ("two", 8)):
+        again = record("npo", files=name)
+        conceptguard_run(tmp_path / name, judged=False, rouge={"harmqa": [hits] * 4}, checkpoint=again)
+    report, _ = build_report([tmp_path])
+    (made,) = [t for s in report.sections for t in s.tables if "Table 2" in t.title]
+    assert [row.cells[1].text for row in made.rows] == ["1", "1"]
+    assert all("±" not in cell.text for row in made.rows for cell in row.cells)
+
+
 def test_training_regimes_are_told_apart(tmp_path: Path) -> None:
     for regime in ("bio", "meta"):
         audit(tmp_path / regime, checkpoint=record("npo", regime=regime, files=regime))
