@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
 from cg_tasks.report.runs import Problem
+
+
+def slug(id: str) -> str:
+    """A table's or figure's id as a file's name, an element's id and a label."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", id).strip("-.") or "x"
 
 
 @dataclass(frozen=True)

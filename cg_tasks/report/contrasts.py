@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from cg_tasks.bootstrap import Interval, interval_of_replicates, resampled_means
 from cg_tasks.report.content import Cell, Column, Row, Table
 from cg_tasks.report.options import Options
-from cg_tasks.report.runs import Checkpoint, Document, Group
+from cg_tasks.report.runs import Checkpoint, Document, Group, TaskRun
 from cg_tasks.report.seeds import MISSING, interval_text, number
 
 Floats = NDArray[np.float64]
@@ -39,13 +39,11 @@ _ZERO = 1e-12
 class Scores:
     """One condition's scores. values: unit -> (mean over seeds, cluster), for units with a value under every seed.
 
-    n_seeds: seeds averaged. left_out: units that only some of the seeds have.
+    label: its name, and how many of its seeds have samples where not all have.
     """
 
     label: str
     values: Mapping[str, tuple[float, str]]
-    n_seeds: int = 1
-    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class Contrasts:
 def scores_of(
     group: Group,
     checkpoints: Sequence[Checkpoint],
-    task: str,
+    task: str | Callable[[Checkpoint], TaskRun | None],
     metric: str,
     *,
     label: str | None = None,
@@ -88,21 +86,24 @@ def scores_of(
 ) -> Scores | None:
     """Scores of a condition, its checkpoints being seeds of it; None where no seed has samples with the metric.
 
+    task: its name, or which run of a checkpoint has the metric.
     by: the field of a document that is resampled, ``cluster`` or ``concept`` (for ``ctxt_sep``: the mean of a document's
     concept's separation over documents is ConceptGuard's equation 8, so resampling concepts keeps its weights).
     """
     seeds = []
     for checkpoint in checkpoints:
-        run = group.run(checkpoint, task)
+        run = group.run(checkpoint, task) if isinstance(task, str) else task(checkpoint)
         found = _values(run.documents or (), metric, by) if run else {}
         if found:
             seeds.append(found)
     if not seeds:
         return None
     every = set.intersection(*(set(s) for s in seeds))
-    some = set.union(*(set(s) for s in seeds))
     values = {unit: (math.fsum(s[unit][0] for s in seeds) / len(seeds), seeds[0][unit][1]) for unit in sorted(every)}
-    return Scores(label or checkpoints[0].label, values, len(seeds), len(some) - len(every))
+    label = label or checkpoints[0].label
+    if len(seeds) < len(checkpoints):
+        label += f" ({len(seeds)} of {len(checkpoints)} seeds)"
+    return Scores(label, values)
 
 
 def paired_contrasts(

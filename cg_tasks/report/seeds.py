@@ -149,7 +149,9 @@ def _first(group: Group, checkpoint: Checkpoint, sources: Sequence[Source]) -> t
 
 def documents_behind(run: TaskRun, metric: str) -> int:
     """Documents that have a value of the metric; without samples, those that could have one."""
-    if run.documents is not None:
+    if (
+        run.documents is not None and len(run.documents) == run.n
+    ):  # else the samples file was cut off, the number was not
         return sum(not math.isnan(d.scores.get(metric, math.nan)) for d in run.documents)
     side = {"harm_": "n_harmful", "help_": "n_benign"}.get(metric[:5], "")
     concepts = run.provenance.get("separations")

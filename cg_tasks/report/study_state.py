@@ -11,6 +11,8 @@ from cg_tasks.errors import UserError
 from cg_tasks.report.content import Cell, Column, Row, Section, Table
 from cg_tasks.report.runs import Problem
 
+_UNTIMED = Cell("–", missing=True, note="no job of the rule was run")
+
 
 def read_state(path: Path) -> dict[str, Any]:
     """A study's ``state.json``.
@@ -59,8 +61,8 @@ def section(states: Sequence[Mapping[str, Any]]) -> Section:
         mine = [job for job in jobs if job.get("rule") == rule]
         seconds = [float(job["seconds"]) for job in mine if isinstance(job.get("seconds"), (int, float))]
         counts = [len(mine), *(sum(job.get("status") == s for job in mine) for s in ("done", "failed"))]
-        times = [sum(seconds), max(seconds, default=0.0)]
-        rows.append(Row((Cell(rule), *(Cell(str(n), n) for n in counts), *(Cell(f"{t:.0f}", t) for t in times))))
+        times = [Cell(f"{t:.0f}", t) for t in (sum(seconds), max(seconds))] if seconds else [_UNTIMED, _UNTIMED]
+        rows.append(Row((Cell(rule), *(Cell(str(n), n) for n in counts), *times)))
     names = ", ".join(str(state.get("name", "study")) for state in states)
     caption = f"Jobs of {names}, by rule; time on the wall of every job's last run."
     return Section(

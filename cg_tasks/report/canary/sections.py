@@ -136,9 +136,8 @@ def _contrasts(group: Group, options: Options) -> Section | None:
 
 
 def _scores(group: Group, members: Sequence[Checkpoint], metric: str) -> Scores | None:
-    run = runs.auto_run(group, members[0])
     label = runs.checkpoint_name(group, members[0])
-    return None if run is None else scores_of(group, members, run.task, metric, label=label)
+    return scores_of(group, members, lambda c: runs.auto_run(group, c), metric, label=label)
 
 
 def _section(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cg_tasks.report.conceptguard.concepts import ConceptScores, fraction_words, varying
-from cg_tasks.report.conceptguard.rows import Block, Condition, Source, by_fraction, fractions, threshold_words
+from cg_tasks.report.conceptguard.rows import Block, Condition, Source, by_fraction, threshold_words
 from cg_tasks.report.content import Column, Figure
 from cg_tasks.report.drawing import (
     DIVERGING,
@@ -244,11 +244,6 @@ def plane(
     svg, png = rendered(figure)
     title = f"{x_column.title} against {y_column.title}: {block.name}"
     return Figure(f"{group.id}-plane-{x_column.key}-{block.id}", title, caption, alt, svg, png)
-
-
-def has_fractions(block: Block) -> bool:
-    """Whether more than one share of the forget set was unlearned."""
-    return len(fractions(block)) > 1
 
 
 def largest_separation(found: Sequence[ConceptScores], options: Options) -> float:

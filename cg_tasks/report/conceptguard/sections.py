@@ -10,7 +10,7 @@ from cg_tasks.report.conceptguard import figures, tables
 from cg_tasks.report.conceptguard.concepts import TASK, concept_scores, extremes_table
 from cg_tasks.report.conceptguard.rows import JUDGE_COLUMNS, ROUGE_COLUMNS, Block, Condition, blocks, fractions
 from cg_tasks.report.content import Column, Figure, Missing, Section, Table
-from cg_tasks.report.contrasts import Contrasts, contrast_table, paired_contrasts, scores_of
+from cg_tasks.report.contrasts import Contrasts, Scores, contrast_table, paired_contrasts, scores_of
 from cg_tasks.report.options import Options
 from cg_tasks.report.runs import Group, TaskRun
 from cg_tasks.report.seeds import Source, percent
@@ -146,7 +146,8 @@ def _fractions(group: Group, found: Sequence[Block]) -> Section | None:
 
 
 def _contrasts(group: Group, found: Sequence[Block], options: Options) -> Section | None:
-    shown, missing = [], []
+    shown: list[Table] = []
+    missing: list[Missing] = []
     if not any(len(block.conditions) > 1 for block in found):
         return None
     for block in found:
@@ -154,7 +155,7 @@ def _contrasts(group: Group, found: Sequence[Block], options: Options) -> Sectio
             by_metric = {
                 column: contrasts
                 for column, sources in {**ROUGE_COLUMNS, **JUDGE_COLUMNS}.items()
-                if (contrasts := _contrast(group, conditions, column, sources, options)) is not None
+                if (contrasts := _contrast(group, conditions, column, sources, options, missing)) is not None
             }
             if not by_metric:
                 continue
@@ -206,18 +207,33 @@ def _families(block: Block) -> list[tuple[float, list[Condition]]]:
 
 
 def _contrast(
-    group: Group, conditions: Sequence[Condition], column: Column, sources: Sequence[Source], options: Options
+    group: Group,
+    conditions: Sequence[Condition],
+    column: Column,
+    sources: Sequence[Source],
+    options: Options,
+    left_out: list[Missing],
 ) -> Contrasts | None:
-    """All pairs for one metric, from the source that most conditions have samples of; None for fewer than two."""
+    """All pairs for one metric, from the source that most conditions have samples of; None for fewer than two.
+
+    left_out: gets a word on each condition that has no samples of that source.
+    """
     by = "concept" if column.key == "ctxtsep" else "cluster"
-    best: list[Any] = []
+    best: list[Scores | None] = []
+    used = ""
     for task, metric in sources:
         scores = [scores_of(group, c.checkpoints, task, metric, label=c.label, by=by) for c in conditions]
-        present = [s for s in scores if s is not None]
-        best = present if len(present) > len(best) else best
-    if len(best) < 2:
+        if sum(s is not None for s in scores) > sum(s is not None for s in best):
+            best, used = scores, task
+    present = [s for s in best if s is not None]
+    if len(present) < 2:
         return None
-    return paired_contrasts(best, n_boot=options.n_boot, seed=options.seed, alpha=options.alpha)
+    absent = [c.label for c, s in zip(conditions, best, strict=True) if s is None]
+    if absent:
+        left_out.append(
+            Missing(f"{column.title}, differences to {', '.join(absent)}", f"no samples of {used}, as the others have")
+        )
+    return paired_contrasts(present, n_boot=options.n_boot, seed=options.seed, alpha=options.alpha)
 
 
 def _planes(group: Group, found: Sequence[Block], axes: tuple[Any, Any]) -> tuple[Figure, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from cg_tasks.judge.text import encodable
-from cg_tasks.report.content import Cell, Report, Table
+from cg_tasks.report.content import Cell, Report, Table, slug
 from cg_tasks.report.page import table_formats as formats
 from cg_tasks.report.page.samples_data import SamplesData, chunk
 from cg_tasks.report.runs import TaskRun
@@ -67,11 +67,6 @@ def render(report: Report, runs: Sequence[TaskRun] = (), samples: SamplesData | 
     )
     head, tail = encodable(page).split("<!-- chunks -->")
     return "".join([head, *_chunk_tags(chunks), tail])
-
-
-def slug(text: str) -> str:
-    """``text`` as a file's name and an element's id."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.") or "x"
 
 
 def _asset(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import gzip
 import hashlib
 import json
@@ -100,7 +99,7 @@ def _entry(run: TaskRun, read: Callable[[TaskRun], Iterable[SampleText]], chunks
 
 def _key(run: TaskRun) -> str:
     """Stable while other results come and go, so that links to samples stay valid."""
-    what = plain([run.task, dataclasses.asdict(run.checkpoint), run.fingerprint])
+    what = plain([run.task, run.checkpoint.weights, run.fingerprint])
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable
 
-from cg_tasks.report.content import Cell, Column, Table
+from cg_tasks.report.content import Cell, Column, Table, slug
 
 BETTER = {"higher": "↑", "lower": "↓"}
 MISSING = "–"
@@ -193,7 +193,7 @@ def to_latex(table: Table) -> str:
         r"\begin{table}[t]",
         r"\centering",
         rf"\caption{{{_tex(f'{table.title}. {table.caption}'.strip())}}}",
-        rf"\label{{tab:{table.id}}}",
+        rf"\label{{tab:{slug(table.id)}}}",
         rf"\begin{{tabular}}{{{spec}}}",
         r"\toprule",
         " & ".join(_tex(c.title) + (_TEX[BETTER[c.better]] if c.better else "") for c in table.columns) + r" \\",
@@ -221,6 +221,8 @@ def _tex_cell(table: Table, cell: Cell, marks: dict[str, int]) -> str:
         text += rf" {{\scriptsize {_tex(interval)}}}"
     if change := change_text(cell):
         text += rf" {{\scriptsize ({_tex(change)})}}"
+    if text[:1] in ("[", "*"):  # after \\, they would be its arguments
+        text = f"{{}}{text}"
     return text + (rf"\textsuperscript{{{marks[cell.note]}}}" if cell.note in marks else "")
 
 

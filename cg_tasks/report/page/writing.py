@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cg_tasks.errors import UserError
-from cg_tasks.report.content import Figure, Report, Table
+from cg_tasks.report.content import Figure, Report, Table, slug
 from cg_tasks.report.page import table_formats as formats
-from cg_tasks.report.page.rendering import render, slug
+from cg_tasks.report.page.rendering import render
 from cg_tasks.report.page.results_json import SCHEMA, to_json
 from cg_tasks.report.page.samples_data import pack
 from cg_tasks.report.runs import TaskRun
@@ -88,11 +89,14 @@ def _write_all(report: Report, runs: Sequence[TaskRun], folder: Path, samples: b
 
 
 def _distinct(items: Sequence[Table] | Sequence[Figure]) -> Sequence:
-    names = [slug(item.id).lower() for item in items]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"two tables or figures of the report have the id {twice!r}")
-    return items
+    """The same with a number where two would have one file: names of others' tasks may differ in a sign or in case alone."""
+    seen: dict[str, int] = {}
+    found = []
+    for item in items:
+        name = slug(item.id).lower()
+        seen[name] = seen.get(name, 0) + 1
+        found.append(item if seen[name] == 1 else replace(item, id=f"{item.id}-{seen[name]}"))
+    return found
 
 
 def _write(path: Path, content: bytes) -> None:

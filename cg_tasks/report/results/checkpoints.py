@@ -34,7 +34,7 @@ def checkpoint_of(results: Mapping[str, Any], task: str, described: Described | 
         found = _recorded(record, _adapter_weights(provenance) or _file_hashes(record))
     elif adapter:
         weights = _adapter_weights(provenance) or adapter + _commit(results, "peft_sha")
-        found = Checkpoint(_short_name(model), "", "other", weights, name=_folder_name(adapter))
+        found = Checkpoint(_short_name(model), "", "other", weights, name=folder_name(adapter))
     else:
         revision = dig(results, "config").get("model_revision")
         base = _named_revision(_short_name(model), revision)
@@ -151,7 +151,7 @@ def _short_name(model: str) -> str:
     return PurePosixPath(model.replace("\\", "/")).name or model
 
 
-def _folder_name(adapter: str) -> str:
+def folder_name(adapter: str) -> str:
     """The last two parts, without ``.`` and ``..``: many adapters' folders are called ``checkpoint-100``."""
     parts = [part for part in PurePosixPath(adapter.replace("\\", "/")).parts if part not in (".", "..", "/")]
     return "/".join(parts[-2:]) or adapter

@@ -15,8 +15,10 @@ from cg_tasks.report.results.descriptions import Described
 from cg_tasks.report.results.documents import has_two_intents, read_documents
 from cg_tasks.report.results.finding import date_of, find_results, read_json, samples_of
 from cg_tasks.report.results.fingerprints import IDS, fingerprint
+from cg_tasks.report.results.identities import completed, doubtful_identities, told_apart
+from cg_tasks.report.results.recorded import well_formed
 from cg_tasks.report.results.variants import with_variants
-from cg_tasks.report.runs import Checkpoint, Document, Family, Metric, Problem, TaskRun
+from cg_tasks.report.runs import Document, Family, Metric, Problem, TaskRun
 
 TASKS = {
     *(f"conceptguard_{n}" for n in ("harmmem", "helpret", "harmqa", "helpqa", "harmscore", "helpscore", "ctxtsep")),
@@ -69,8 +71,8 @@ def read_results(paths: Sequence[str | Path], described: Described | None = None
             problems.append(
                 Problem("note", name, "is described, but no results were made with a model or adapter of this name")
             )
-    runs = list(with_variants(_completed(runs), records))
-    problems += _doubtful_identities(runs)
+    runs = list(with_variants(told_apart(completed(runs)), records))
+    problems += doubtful_identities(runs)
     runs.sort(key=lambda run: (run.date, str(run.path), run.task))
     return Read(tuple(runs), _together(problems))
 
@@ -130,7 +132,7 @@ def _read_task(
 ) -> TaskRun:
     where = f"{path}{_TASK}{task}"
     configuration = dig(results, "configs", task)
-    provenance = dig(configuration, "metadata", "provenance")
+    provenance = well_formed(dig(configuration, "metadata", "provenance"), where, problems)
     samples = samples_of(path, task)
     documents: tuple[Document, ...] | None = None
     if family != "other":
@@ -244,47 +246,3 @@ def _sizes(results: Mapping[str, Any], task: str, documents: Sequence[Document] 
         effective = [length if _is_count(length) else len(documents or ())]
     n = sum(effective)
     return n, max(n, sum(original))
-
-
-# ------------------------------------------------------------------ over all files
-def _completed(runs: Sequence[TaskRun]) -> list[TaskRun]:
-    """A base whose tokenizer one file does not record is the base of that name, where the others know only one."""
-    known: dict[str, set[str]] = {}
-    for run in runs:
-        known.setdefault(run.checkpoint.base, set()).add(run.checkpoint.base_id)
-
-    def completed(c: Checkpoint) -> Checkpoint:
-        ids = known[c.base] - {""}
-        return replace(c, base_id=next(iter(ids))) if not c.base_id and len(ids) == 1 else c
-
-    return [replace(run, checkpoint=completed(run.checkpoint)) for run in runs]
-
-
-def _doubtful_identities(runs: Sequence[TaskRun]) -> Iterator[Problem]:
-    """Weights that nothing tells apart but their hash, and bases of one name from different owners."""
-    same: dict[Any, dict[str, TaskRun]] = {}
-    owners: dict[str, dict[str, TaskRun]] = {}
-    for run in runs:
-        c = run.checkpoint
-        same.setdefault((c.condition, c.seed, c.start_seed), {}).setdefault(c.weights, run)
-        model = model_names({"config": run.config})[0]
-        if c.stage == "base" and model.count("/") == 1 and not model.startswith(("/", ".", "~")):
-            owners.setdefault(c.base, {}).setdefault(model, run)
-    for alike in same.values():
-        if len(alike) > 1:
-            first, *others = alike.values()
-            c = first.checkpoint
-            seed = "" if c.seed is None else f" of seed {c.seed}"
-            where = ", ".join(str(run.path) for run in others)
-            yield Problem(
-                "note",
-                str(first.path),
-                f"{len(alike)} checkpoints are '{c.label}'{seed} and have different weights; they stay apart (the others: {where})",
-            )
-    for base, models in owners.items():
-        if len(models) > 1:
-            named = ", ".join(models)
-            where = str(next(iter(models.values())).path)
-            yield Problem(
-                "note", where, f"the base '{base}' stands for {named}: if these are different models, describe them"
-            )

@@ -129,7 +129,7 @@ def test_a_studys_failed_jobs_are_named_and_its_times_added_up(tmp_path: Path) -
     assert any("evaluate/npo-0 was not run" in w for w in words)
     assert texts(table(report, "study-jobs")) == [
         ["unlearn", "2", "1", "1", "42", "30"],
-        ["evaluate", "1", "0", "0", "0", "0"],
+        ["evaluate", "1", "0", "0", "–", "–"],
     ]
 
 

@@ -127,7 +127,7 @@ def test_seeds_are_averaged_over_the_units_that_all_of_them_have() -> None:
         "m",
         by="concept",
     )
-    assert found is not None and found.n_seeds == 2 and found.left_out == 1
+    assert found is not None
     assert found.values == {"a1": (pytest.approx(0.3), "a"), "b1": (pytest.approx(0.5), "b")}
     assert scores_of(group(run(seeds[0], "harmqa", {})), seeds, "conceptguard_harmqa", "m") is None
 
@@ -166,3 +166,10 @@ def test_the_table_warns_of_few_clusters_and_marks_what_is_missing() -> None:
     one = paired_contrasts([scores("a", 1, 1, clusters="xx"), scores("b", 0, 1, clusters="xx")])
     cells = contrast_table("t", "", {LOWER: one}, Options()).rows[0].cells
     assert cells[2].text == "+0.500" and all(c.missing and c.note for c in cells[3:6])
+
+
+def test_a_condition_says_how_many_of_its_seeds_it_shows() -> None:
+    seeds = [checkpoint("npo", seed=i) for i in range(2)]
+    one = group(run(seeds[0], "harmqa", {}, documents=documents(a1=0.2)), run(seeds[1], "harmqa", {}))
+    found = scores_of(one, seeds, "conceptguard_harmqa", "m", label="NPO")
+    assert found is not None and found.label == "NPO (1 of 2 seeds)"

@@ -95,4 +95,6 @@ def test_documents_behind_a_metric_of_one_intent() -> None:
     without = run(checkpoint(), "ctxtsep", {}, n=8, provenance=made)
     assert documents_behind(without, "harm_score") == 4 and documents_behind(without, "ctxt_sep") == 8
     logged = [Document(str(i), str(i), str(i), scores={"harm_score": v}) for i, v in enumerate((0.5, NAN, 0.25))]
-    assert documents_behind(run(checkpoint(), "ctxtsep", {}, n=8, documents=logged), "harm_score") == 2
+    assert documents_behind(run(checkpoint(), "ctxtsep", {}, n=3, documents=logged), "harm_score") == 2
+    cut_off = run(checkpoint(), "ctxtsep", {}, n=8, documents=logged)
+    assert documents_behind(cut_off, "ctxt_sep") == 8  # the number is lm-eval's, over all of them

@@ -96,10 +96,11 @@ def test_a_link_keeps_pointing_at_its_folder(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink() and (tmp_path / "real/index.html").is_file()
 
 
-def test_two_tables_of_one_name_are_a_mistake_of_ours(tmp_path: Path) -> None:
-    twice = report(Section("a", "A", tables=(table("t"),)), Section("b", "B", tables=(table("T"),)))
-    with pytest.raises(ValueError, match="'t'"):
-        write_report(twice, [], tmp_path / "r")
+def test_two_tables_whose_ids_give_one_file_name_get_two(tmp_path: Path) -> None:
+    write_report(
+        report(Section("a", "A", tables=(table("t/x"),)), Section("b", "B", tables=(table("T-x"),))), [], tmp_path / "r"
+    )
+    assert sorted(path.name for path in (tmp_path / "r/tables").glob("*.csv")) == ["T-x-2.csv", "t-x.csv"]
 
 
 def test_files_are_utf8_whatever_names_hold(tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_groups_of_ours_are_passed_over_in_silence(tmp_path: Path):
 
 def test_one_name_for_two_bases_is_told(tmp_path: Path):
     conceptguard_run(tmp_path / "a", harm=[1], tasks=["harmscore"], base="meta/tiny")
-    conceptguard_run(tmp_path / "b", harm=[1], tasks=["harmscore"], base="fork/tiny")
+    conceptguard_run(tmp_path / "b", help=[1], tasks=["helpscore"], base="fork/tiny")
     (problem,) = read_results([tmp_path]).problems
     assert "the base 'tiny' stands for meta/tiny, fork/tiny" in problem.message
 
@@ -307,3 +307,54 @@ def test_a_whole_experiment(tmp_path: Path):
     assert read.problems == () and len(read.runs) == 12
     labels = {(r.checkpoint.label, r.checkpoint.seed) for r in read.runs}
     assert labels == {("base", None), ("fine-tuned", 0), ("NPO, K=100", 0), ("NPO, K=100", 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("settings", ["a"]),
+        ("separations", ["a"]),
+        ("separations", {"a": 3}),
+        ("separations", {"a": {"n_harmful": "many"}}),
+        ("verdicts", 3),
+        ("verdicts", {"ok": "all"}),
+        ("arms_shown_the_canary", 3),
+        ("model", "tiny"),
+    ],
+)
+def test_provenance_of_another_form_is_left_out_and_named(tmp_path: Path, name: str, value: Any):
+    from cg_tasks.report.build import build_report
+
+    conceptguard_run(tmp_path / "a", harm=[1, 2], help=[3, 4])
+    canary_run(tmp_path / "b", auto=[(1, 1, 1)] * 2, arms={"bio": [1, 0]})
+    for path in tmp_path.rglob("results_*.json"):
+        content = json.loads(path.read_text())
+        for configuration in content["configs"].values():
+            configuration["metadata"]["provenance"][name] = value
+        path.write_text(json.dumps(content))
+    report, runs = build_report([tmp_path])
+    assert len(runs) >= 2
+    assert any(f"provenance's '{name}' is not as we write it" in problem.message for problem in report.problems)
+
+
+def test_models_in_folders_of_one_name_are_two_where_one_task_was_run_on_both(tmp_path: Path):
+    for name, acc in (("npo", 0.2), ("rmu", 0.9)):
+        content = {
+            "results": {"arc": {"acc,none": acc}},
+            "config": {"model_args": {"pretrained": f"saves/{name}/final"}},
+        }
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"results_{LATER}.json").write_text(json.dumps(content))
+    runs = read_results([tmp_path]).runs
+    assert {(run.checkpoint.base, run.metrics["acc,none"].value) for run in runs} == {
+        ("npo/final", 0.2),
+        ("rmu/final", 0.9),
+    }
+
+
+def test_a_longer_way_to_write_a_path_is_no_other_model(tmp_path: Path):
+    for name, model in (("a", "demo/m"), ("b", "/home/me/demo/m"), ("c", "./demo/m")):
+        content = {"results": {"arc": {"acc,none": 0.2}}, "config": {"model_args": {"pretrained": model}}}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"results_{LATER}.json").write_text(json.dumps(content))
+    assert len({run.checkpoint for run in read_results([tmp_path]).runs}) == 1
