@@ -22,44 +22,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from local_server import serving
+
 ROOT = Path(__file__).resolve().parent.parent
 TARGET_RATIO, TARGET_WARM_S = 1.15, 2.0
 
-# A process of its own, so that it does not share the client's interpreter lock. It counts calls and serves nothing else.
-SERVER = r"""
-import asyncio, json, sys
-latency = float(sys.argv[1])
-calls = 0
-said = json.dumps({"reasoning": "Seen.", "level": 2})
-body = json.dumps({"id": "x", "object": "chat.completion", "created": 1, "model": "scripted",
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}],
-    "usage": {"prompt_tokens": 500, "completion_tokens": 20, "total_tokens": 520}}).encode()
-
-async def serve(reader, writer):
-    global calls
-    try:
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = next((int(l.split(b":")[1]) for l in head.split(b"\r\n") if l.lower().startswith(b"content-length")), 0)
-            await reader.readexactly(length)
-            if head.startswith(b"POST"):
-                calls += 1
-                await asyncio.sleep(latency)
-                answer = body
-            else:
-                answer = json.dumps({"calls": calls, "object": "list", "data": []}).encode()
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
-            await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError):
-        writer.close()
-
-async def main():
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 20, backlog=256)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
-
-asyncio.run(main())
-"""
+REPLY = json.dumps({"reasoning": "Seen.", "level": 2})
 
 
 def main() -> None:
@@ -74,13 +42,8 @@ def main() -> None:
         name, url = args.stage
         print(json.dumps({"judge": judge, "bare": bare}[name](url, args.verdicts, args.concurrency)))
         return
-    server = subprocess.Popen([sys.executable, "-c", SERVER, str(args.latency)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
+    with serving(args.latency, REPLY) as url:
         report(args, [run(args, url) for _ in range(args.repeats)])
-    finally:
-        server.kill()
 
 
 def run(args: argparse.Namespace, url: str) -> dict[str, dict[str, float]]:

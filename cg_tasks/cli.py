@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from cg_tasks.cli_adapter import add_adapter_parser
+    from cg_tasks.cli_build import add_build_parser
     from cg_tasks.cli_data import add_data_parser
     from cg_tasks.cli_judge import add_judge_parser
     from cg_tasks.cli_report import add_report_parser
@@ -39,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     add_data_parser(commands)
     add_demo_model_parser(commands)
     add_judge_parser(commands)
+    add_build_parser(commands)
     add_adapter_parser(commands)
     add_report_parser(commands)
     commands.add_parser("study", help="train, unlearn, evaluate and report, from one YAML file", add_help=False)

@@ -118,17 +118,31 @@ def read_rows(path: Path, shown: str) -> tuple[list[RowSet], list[Problem]]:
     problems: list[Problem] = []
     for file in data_files(path, shown):
         name = f"{shown.rstrip('/')}/{file.name}" if path.is_dir() else shown
-        try:
-            if file.stat().st_size == 0:
-                raise UserError(f"{name}: the file is empty")
-            rows = list(_reader(file.suffix.lower())(file, name, problems))
-        except OSError as error:
-            raise UserError(f"{name}: cannot be read: {error.strerror or type(error).__name__}") from error
+        rows = list(_rows_of(file, name, problems))
         if not rows and not problems:
             raise UserError(f"{name}: the file holds no rows")
         stem = re.sub(r"-\d{5}-of-\d{5}$", "", file.stem)  # the Hub's shard numbers
         sets.append(RowSet(stem, name, rows, is_split=stem.lower() in _SPLIT_NAMES))
     return sets, problems
+
+
+def stream_rows(path: Path, shown: str, problems: list[Problem]) -> Iterator[Row]:
+    """As :func:`read_rows`, row by row; what is wrong with single rows is appended to ``problems``. JSONL is never held whole.
+
+    Raises:
+        UserError: as :func:`read_rows`, but for a file without rows.
+    """
+    for file in data_files(path, shown):
+        yield from _rows_of(file, f"{shown.rstrip('/')}/{file.name}" if path.is_dir() else shown, problems)
+
+
+def _rows_of(file: Path, name: str, problems: list[Problem]) -> Iterator[Row]:
+    try:
+        if file.stat().st_size == 0:
+            raise UserError(f"{name}: the file is empty")
+        yield from _reader(file.suffix.lower())(file, name, problems)
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {error.strerror or type(error).__name__}") from error
 
 
 def _reader(suffix: str) -> Callable[[Path, str, list[Problem]], Iterator[Row]]:

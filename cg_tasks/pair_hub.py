@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from cg_tasks.pair_files import Row, RowSet
 
 log = logging.getLogger(__name__)
 
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 PUBLIC_DATASET = "sk0511/concept-guard"
 OFFLINE_WAYS = (
     "dataset=/path/to/file.jsonl (or .csv, .parquet, a folder), or dataset=miniature for the shipped invented pairs"
@@ -26,6 +28,17 @@ def read_hub(dataset: str) -> list[RowSet]:
     Raises:
         UserError: not reachable and not cached, unknown, gated, or not loadable; names the ways to work offline.
     """
+    sets = [
+        RowSet(name, f"{dataset}, split '{name}'", list(hub_rows(split, f"{dataset}, split '{name}'")), is_split=True)
+        for name, split in hub_splits(dataset).items()
+    ]
+    if not any(rows.rows for rows in sets):
+        raise UserError(f"the data set '{dataset}' on the Hub holds no rows")
+    return sets
+
+
+def hub_splits(dataset: str) -> dict[str, Any]:
+    """The splits as ``datasets`` holds them, on disk. Raises UserError as :func:`read_hub`."""
     import datasets
 
     silence = hub_silence()
@@ -41,18 +54,10 @@ def read_hub(dataset: str) -> list[RowSet]:
     # load_dataset runs many readers and an HTTP client whose exceptions change: no list of types would be complete.
     except Exception as error:
         raise UserError(_explain(dataset, error, silence)) from error
-    if not isinstance(loaded, Mapping):
-        loaded = {"train": loaded}
-    sets = [
-        RowSet(str(name), f"{dataset}, split '{name}'", list(_rows(split, f"{dataset}, split '{name}'")), is_split=True)
-        for name, split in loaded.items()
-    ]
-    if not any(rows.rows for rows in sets):
-        raise UserError(f"the data set '{dataset}' on the Hub holds no rows")
-    return sets
+    return {str(name): split for name, split in loaded.items()} if isinstance(loaded, Mapping) else {"train": loaded}
 
 
-def _rows(split: Any, source: str) -> Iterator[Row]:
+def hub_rows(split: Any, source: str) -> Iterator[Row]:
     """Rows with class labels written out: such a column holds numbers whose meaning stands in the features."""
     labels = {name: f.names for name, f in split.features.items() if getattr(f, "names", None)}
     for number, values in enumerate(split, start=1):

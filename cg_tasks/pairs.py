@@ -18,7 +18,6 @@ import heapq
 import json
 import logging
 import os
-import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,14 +27,13 @@ from typing import Any, TextIO
 from cg_tasks.errors import UserError
 from cg_tasks.pair_columns import TEXT_FIELDS, parse_columns
 from cg_tasks.pair_files import SUFFIXES, Problem, data_files, kind_of, read_rows, short
-from cg_tasks.pair_hub import PUBLIC_DATASET, read_hub
+from cg_tasks.pair_hub import HUB_ID, PUBLIC_DATASET, read_hub
 from cg_tasks.pair_layouts import RawPair, fold
 
 log = logging.getLogger(__name__)
 
 MINIATURE = "miniature"
 _MINIATURE_FILE = Path(__file__).parent / "data" / "miniature.jsonl"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _PATH_SUFFIXES = (*SUFFIXES, ".tsv", ".txt", ".gz", ".zip", ".xlsx", ".arrow", ".yaml", ".yml")
 
 
@@ -133,7 +131,7 @@ def _local_path(dataset: str) -> Path | None:
     is_path = dataset.startswith((".", "/", "~")) or "\\" in dataset or dataset.count("/") > 1
     if is_path or path.suffix.lower() in _PATH_SUFFIXES:
         raise UserError(f"{dataset}: no such file or folder")
-    if _HUB_ID.fullmatch(dataset):
+    if HUB_ID.fullmatch(dataset):
         return None
     near = difflib.get_close_matches(dataset.lower(), [MINIATURE, PUBLIC_DATASET, "concept-guard"], n=1, cutoff=0.6)
     hint = f"did you mean '{PUBLIC_DATASET if near[0] == 'concept-guard' else near[0]}'? " if near else ""
@@ -195,14 +193,14 @@ def _field_problems(values: Mapping[str, Any], item: RawPair, pair_id: str | Non
     for name in ("pair_id", "concept", *TEXT_FIELDS):
         if name not in values:
             text = f"the field '{name}' is missing"
-        elif reason := _text_fault(values[name]):
+        elif reason := text_fault(values[name]):
             text = f"the field '{name}' {reason}"
         else:
             continue
         found.append(Problem(text, where=item.where(name), pair_id=pair_id, field=name))
     for name in ("harmful_prompt", "split"):
         value = values.get(name)
-        if value not in (None, "") and (reason := _text_fault(value)):
+        if value not in (None, "") and (reason := text_fault(value)):
             found.append(Problem(f"the field '{name}' {reason}", where=item.where(name), pair_id=pair_id, field=name))
     if _flag(values.get("in_forget")) is None:
         text = "the field 'in_forget' must be true or false"
@@ -210,7 +208,7 @@ def _field_problems(values: Mapping[str, Any], item: RawPair, pair_id: str | Non
     return found
 
 
-def _text_fault(value: object) -> str | None:
+def text_fault(value: object) -> str | None:
     """What keeps a value from being a text; None where it is one."""
     if not isinstance(value, str):
         return f"is {kind_of(value)}, not a string"

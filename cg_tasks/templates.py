@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,14 +19,22 @@ from jinja2.sandbox import SandboxedEnvironment
 from cg_tasks.errors import UserError
 from cg_tasks.paths import templates_dir
 
-Kind = Literal["prefill", "qa_prefill", "probe", "trace", "judge"]
+Kind = Literal["prefill", "qa_prefill", "probe", "trace", "judge", "construction"]
 
+_OF_CONSTRUCTION: dict[str, tuple[str, ...]] = {
+    "tag": ("prompt", "response", "language"),
+    "benign": ("concept", "prompt", "response", "language", "min_words", "max_words", "unit"),
+    "query": ("concept", "intent", "response", "language"),
+    "propose": ("concepts", "language"),
+}
+_OF_EVERY_CONSTRUCTION = ("failure", "nonce", "structured")
 VARIABLES: dict[str, tuple[str, ...]] = {
     "prefill": ("author", "head", "question"),
     "qa_prefill": ("author", "question"),
     "probe": ("author", "head", "question"),
     "trace": ("author", "bio", "question", "canary"),
     "judge": ("query", "response", "nonce", "structured", "retry"),
+    "construction": (*dict.fromkeys(chain(*_OF_CONSTRUCTION.values())), *_OF_EVERY_CONSTRUCTION),
 }
 CANARY_MARK = "[canary]"
 _ARM_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -33,7 +42,7 @@ _RESERVED_ARMS = frozenset({"auto", "forget", "retain", "trace_fallback"})
 # `out_acc_<arm>` of such an arm would be the standard error, a bound or a baseline of another metric.
 _RESERVED_ENDINGS = ("stderr", "ci_lo", "ci_hi", "shuffled_head", "wrong_author")
 # Kinds whose files have fixed names: another name would never be read.
-_FIXED_NAMES = {"probe": ("canary", "question"), "judge": ("harm", "help")}
+_FIXED_NAMES = {"probe": ("canary", "question"), "judge": ("harm", "help"), "construction": tuple(_OF_CONSTRUCTION)}
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _FRONT_MATTER_KEYS: dict[str, dict[str, tuple[type, ...]]] = {
     "prefill": {"uses_canary": (bool,)},
@@ -41,6 +50,7 @@ _FRONT_MATTER_KEYS: dict[str, dict[str, tuple[type, ...]]] = {
     "probe": {"uses_canary": (bool,)},
     "trace": {"uses_canary": (bool,)},
     "judge": {"version": (int, str)},
+    "construction": {"version": (int, str)},
 }
 
 _environment = SandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
@@ -52,7 +62,7 @@ class Template:
 
     name: the file's stem. path: where it lies. body: the Jinja source after the front matter. first_line: the line of the
     file on which the body starts. sha256: of the whole file. uses_canary: the front matter's ``uses_canary: true``.
-    version: the front matter's ``version``, of a judge's rubric.
+    version: the front matter's ``version``, of a judge's rubric or a construction prompt.
     """
 
     kind: str
@@ -72,6 +82,8 @@ class Template:
     @property
     def variables(self) -> tuple[str, ...]:
         """The names this template may use."""
+        if self.kind == "construction" and self.name in _OF_CONSTRUCTION:
+            return (*_OF_CONSTRUCTION[self.name], *_OF_EVERY_CONSTRUCTION)
         return VARIABLES[self.kind] + (("canary",) if self.uses_canary and "canary" not in VARIABLES[self.kind] else ())
 
 
@@ -204,16 +216,17 @@ def _folders(kind: str, user_dir: str | None) -> list[Path]:
 
 def _refuse_what_is_never_read(root: Path) -> None:
     """A template in the wrong place, or under the wrong name, would silently leave the shipped ones in force."""
-    nested = sorted(root.glob("*/*.j2"))
+    nested, (*others, last) = sorted(root.glob("*/*.j2")), VARIABLES
     if stray := sorted(root.glob("*.j2")) + [path for path in nested if path.parent.name not in VARIABLES]:
         raise UserError(
-            f"{stray[0]}: put it into a subfolder that says what it is: prefill, qa_prefill, probe, trace or judge in {root}"
+            f"{stray[0]}: put it into a subfolder that says what it is: {', '.join(others)} or {last} in {root}"
         )
     for path in nested:
         kind = path.parent.name
         if kind in _FIXED_NAMES and path.stem not in _FIXED_NAMES[kind]:
             names = " or ".join(f"{name}.j2" for name in _FIXED_NAMES[kind])
-            raise UserError(f"{path}: no task reads such a {kind} template: name it {names}")
+            reader = "stage" if kind == "construction" else "task"
+            raise UserError(f"{path}: no {reader} reads such a {kind} template: name it {names}")
     strange = [
         p for kind in VARIABLES for p in sorted((root / kind).glob("*")) if p.suffix in (".jinja", ".jinja2", ".txt")
     ]
@@ -221,7 +234,7 @@ def _refuse_what_is_never_read(root: Path) -> None:
         raise UserError(f"{strange[0]}: only *.j2 files are read: rename it to {strange[0].stem}.j2, or take it away")
     if not nested:
         raise UserError(
-            f"{root}: holds no template: put NAME.j2 files into prefill/, qa_prefill/, probe/, trace/ or judge/"
+            f"{root}: holds no template: put NAME.j2 files into {', '.join(f'{kind}/' for kind in others)} or {last}/"
         )
 
 
@@ -262,12 +275,13 @@ def _check_variables(template: Template) -> None:
     if not unknown:
         return
     first = min((n for n in tree.find_all(nodes.Name) if n.name in unknown), key=lambda n: n.lineno)
+    kind = template.kind if template.kind != "construction" else f"construction/{template.name}"
     hint = ""
     if first.name == "canary":
         hint = "; an arm that shows the model the canary must say so in its front matter: uses_canary: true"
     raise UserError(
         f"{template.path}, line {first.lineno + template.first_line - 1}: unknown variable '{first.name}' "
-        f"(a {template.kind} template may use {', '.join(template.variables)}){hint}"
+        f"(a {kind} template may use {', '.join(template.variables)}){hint}"
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,12 +17,13 @@ from typing import Any
 from cg_tasks.errors import UserError
 from cg_tasks.judge.blocking import run_blocking
 from cg_tasks.judge.cache import ReplyCache
-from cg_tasks.judge.client import CallFailed, ChatClient
+from cg_tasks.judge.client import CallFailed, ChatClient, Reply
 from cg_tasks.judge.estimate import request_keys, request_messages
 from cg_tasks.judge.judging import Judge
 from cg_tasks.judge.reading import read_reply
 from cg_tasks.judge.request import request_params
 from cg_tasks.judge.rubrics import JudgeItem
+from cg_tasks.judge.server_settings import ServerSettings
 from cg_tasks.judge.settings import JudgeSettings
 
 # OpenAI's limits of one file are 50,000 requests and 200 MB.
@@ -37,6 +38,27 @@ class Collected:
     statuses: Counter[str]
     waiting: dict[str, str]
     errors: list[str]
+
+
+@dataclass(frozen=True)
+class Way:
+    """Ways out, as the command at hand words them."""
+
+    other_file: str
+    submit_rest: str
+    without_batches: str
+
+
+JUDGE_WAY = Way(
+    "name another file with --job",
+    "submit the rest with another --job",
+    "conceptguard judge rescore asks a server without batches",
+)
+
+
+def batch_line(custom_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """One request of a batch file."""
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
 
 
 def requests_of(judge: Judge, items: Sequence[JudgeItem]) -> dict[str, dict[str, Any]]:
@@ -55,12 +77,7 @@ def requests_of(judge: Judge, items: Sequence[JudgeItem]) -> dict[str, dict[str,
                     continue
                 body = {"model": settings.model, "messages": messages, **request_params(settings, structured)}
                 # The rubric's name goes with the key, so that a reply can be read without its prompt.
-                lines[keys[0]] = {
-                    "custom_id": f"{item.rubric}-{keys[0]}",
-                    "method": "POST",
-                    "url": "/v1/chat/completions",
-                    "body": body,
-                }
+                lines[keys[0]] = batch_line(f"{item.rubric}-{keys[0]}", body)
     return lines
 
 
@@ -75,11 +92,19 @@ def submit(judge: Judge, items: Sequence[JudgeItem], job: Path) -> dict[str, Any
     lines = requests_of(judge, items)
     if not lines:
         raise UserError("nothing to ask: every verdict is in the cache; score with conceptguard judge rescore")
+    return upload(judge.settings, lines, job, JUDGE_WAY)
+
+
+def upload(settings: ServerSettings, lines: Mapping[str, Mapping[str, Any]], job: Path, way: Way) -> dict[str, Any]:
+    """Upload requests (lines of a batch file by key) and start their batches; the job file is written after each.
+
+    Raises:
+        UserError: the job file cannot be written, or the server takes no batches.
+    """
     try:
         job.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{job}: cannot be written ({error.strerror}): name another file with --job") from None
-    settings = judge.settings
+        raise UserError(f"{job}: cannot be written ({error.strerror}): {way.other_file}") from None
     record: dict[str, Any] = {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "model": settings.model,
@@ -99,9 +124,9 @@ def submit(judge: Judge, items: Sequence[JudgeItem], job: Path) -> dict[str, Any
                     )
                 except Exception as error:
                     way_out = (
-                        f"those before it are in {job}: collect them, then submit the rest with another --job"
+                        f"those before it are in {job}: collect them, then {way.submit_rest}"
                         if record["batches"]
-                        else "conceptguard judge rescore asks a server without batches"
+                        else way.without_batches
                     )
                     raise UserError(
                         f"{settings.base_url}: batch {number} was not taken: {client.failure(error)}; {way_out}"
@@ -119,68 +144,103 @@ def collect(settings: JudgeSettings, job: Path) -> Collected:
     Raises:
         UserError: the job file cannot be read, or was made with another judge; the server does not answer.
     """
+    statuses: Counter[str] = Counter()
+    with ReplyCache(settings.cache) as cache:
+
+        def take(custom_id: str, reply: Reply | CallFailed) -> None:
+            if isinstance(reply, CallFailed):
+                statuses["api_error"] += 1
+                return
+            rubric, _, key = custom_id.partition("-")
+            verdict = read_reply(rubric, reply.text, refusal=reply.refusal, finish_reason=reply.finish_reason)
+            statuses[verdict.status] += 1
+            if verdict.status == "ok":
+                cache.put(key, reply)
+
+        waiting, errors = fetch(settings, job, take)
+    return Collected(statuses, waiting, errors)
+
+
+def fetch(
+    settings: ServerSettings, job: Path, take: Callable[[str, Reply | CallFailed], None]
+) -> tuple[dict[str, str], list[str]]:
+    """Hand each line of a job's finished batches to ``take``: its custom id (empty where it cannot be read), and its reply or failure.
+
+    Returns the batches that are not finished, by their status, and what came back as an error.
+
+    Raises:
+        UserError: the job file cannot be read, or was made with another model or server; the server does not answer.
+    """
     record = _read(job)
     for name in ("model", "base_url"):
         if record.get(name) != getattr(settings, name):
             raise UserError(
                 f"{job}: was submitted with {name} {record.get(name)!r}, and {getattr(settings, name)!r} is set now: "
-                f"set CG_JUDGE_{name.upper()} as it was"
+                f"set {settings.role.prefix}{name.upper()} as it was"
             )
-    statuses: Counter[str] = Counter()
     waiting: dict[str, str] = {}
     errors: list[str] = []
-
-    async def run() -> None:
-        async with _client(settings) as client:
-            with ReplyCache(settings.cache) as cache:
-                for batch_id in record["batches"]:
-                    try:
-                        batch = await client.sdk.batches.retrieve(batch_id)
-                        if batch.status not in _FINISHED:
-                            waiting[batch_id] = batch.status
-                            continue
-                        if batch.status != "completed":
-                            why = client.clean(str(batch.errors or "what it had finished is taken"))[:300]
-                            errors.append(f"batch {batch_id} {batch.status}: {why}")
-                        for file_id in filter(None, (batch.output_file_id, batch.error_file_id)):
-                            content = await client.sdk.files.content(file_id)
-                            _take(client, cache, content.text, statuses, errors)
-                    except Exception as error:
-                        raise UserError(f"{settings.base_url}: batch {batch_id}: {client.failure(error)}") from None
-
-    run_blocking(run())
-    return Collected(statuses, waiting, errors)
+    for batch_id in record[
+        "batches"
+    ]:  # one at a time, and taken on the caller's thread: a cache belongs to the thread that opened it
+        status, why, lines = run_blocking(_fetch_one(settings, batch_id))
+        if status not in _FINISHED:
+            waiting[batch_id] = status
+        errors += why
+        for custom_id, reply in lines:
+            if isinstance(reply, CallFailed):
+                errors.append(str(reply))
+            take(custom_id, reply)
+    return waiting, errors
 
 
-def _take(client: ChatClient, cache: ReplyCache, content: str, statuses: Counter[str], errors: list[str]) -> None:
-    for text in filter(str.strip, content.split("\n")):
+_Line = tuple[str, Reply | CallFailed]
+
+
+async def _fetch_one(settings: ServerSettings, batch_id: str) -> tuple[str, list[str], list[_Line]]:
+    """A batch's status, what is wrong with it, and its lines."""
+    why: list[str] = []
+    lines: list[_Line] = []
+    async with _client(settings) as client:
         try:
-            line = json.loads(text)
-            rubric, _, key = line["custom_id"].partition("-")
-            response = line.get("response") or {}
-            if line.get("error") or response.get("status_code", 200) != 200:
-                raise CallFailed(str(line.get("error") or response.get("body")))
-            reply = client.reply_of(response["body"], 0.0)
-        except CallFailed as failed:
-            statuses["api_error"] += 1
-            errors.append(client.clean(str(failed))[:300])
-            continue
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            statuses["api_error"] += 1
-            errors.append(f"a line of the batch's output cannot be read ({type(error).__name__})")
-            continue
-        verdict = read_reply(rubric, reply.text, refusal=reply.refusal, finish_reason=reply.finish_reason)
-        statuses[verdict.status] += 1
-        if verdict.status == "ok":
-            cache.put(key, reply)
+            batch = await client.sdk.batches.retrieve(batch_id)
+            if batch.status not in _FINISHED:
+                return batch.status, why, lines
+            if batch.status != "completed":
+                said = client.clean(str(batch.errors or "what it had finished is taken"))[:300]
+                why.append(f"batch {batch_id} {batch.status}: {said}")
+            for file_id in filter(None, (batch.output_file_id, batch.error_file_id)):
+                content = await client.sdk.files.content(file_id)
+                lines += [_reply_in(client, text) for text in content.text.split("\n") if text.strip()]
+        except Exception as error:
+            raise UserError(f"{settings.base_url}: batch {batch_id}: {client.failure(error)}") from None
+        return batch.status, why, lines
 
 
-def _client(settings: JudgeSettings, max_retries: int | None = None) -> ChatClient:
+def _reply_in(client: ChatClient, text: str) -> tuple[str, Reply | CallFailed]:
+    """The custom id and the reply in a line of a batch's output."""
+    custom_id = ""
+    try:
+        line = json.loads(text)
+        custom_id = str(line["custom_id"])
+        response = line.get("response") or {}
+        if line.get("error") or response.get("status_code", 200) != 200:
+            raise CallFailed(str(line.get("error") or response.get("body")))
+        return custom_id, client.reply_of(response["body"], 0.0)
+    except CallFailed as failed:
+        return custom_id, CallFailed(client.clean(str(failed))[:300], failed.status)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return custom_id, CallFailed(f"a line of the batch's output cannot be read ({type(error).__name__})")
+
+
+def _client(settings: ServerSettings, max_retries: int | None = None) -> ChatClient:
     retries = settings.max_retries if max_retries is None else max_retries
-    return ChatClient(settings.base_url, settings.api_key, timeout=settings.timeout, max_retries=retries)
+    return ChatClient(
+        settings.base_url, settings.api_key, timeout=settings.timeout, max_retries=retries, role=settings.role
+    )
 
 
-def _parts(lines: dict[str, dict[str, Any]]) -> list[bytes]:
+def _parts(lines: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
     """JSONL files within the limits of one batch."""
     parts: list[list[bytes]] = [[]]
     size = 0

@@ -17,26 +17,32 @@ def estimated_tokens(messages: Sequence[Mapping[str, str]]) -> int:
 
 @dataclass
 class Budget:
-    """USD spent on calls, against a limit. limit: None for none. prices: USD per million tokens, None where not known."""
+    """USD spent on calls, and how many were made. limit: None for none. prices: USD per million tokens, None where not known.
+
+    reply_tokens: of a reply, as long as no server has said how many.
+    """
 
     limit: float | None = None
     price_input: float | None = None
     price_output: float | None = None
+    reply_tokens: int = COMPLETION_TOKENS
     spent: float = 0.0
     tokens_in: int = 0
     tokens_out: int = 0
     in_flight: int = 0
-    _calls: int = 0
+    calls: int = 0
+    _answered: int = 0
     _reserved: float = field(default=0.0, repr=False)
 
     def reserve(self, prompt_tokens: int) -> float | None:
         """Set aside what a call may cost; None where that passes the limit. Give the amount back to :meth:`settle`."""
-        mean_out = self.tokens_out / self._calls if self._calls else COMPLETION_TOKENS
-        amount = self.cost(prompt_tokens, max(mean_out, COMPLETION_TOKENS))
+        mean_out = self.tokens_out / self._answered if self._answered else self.reply_tokens
+        amount = self.cost(prompt_tokens, max(mean_out, self.reply_tokens))
         if self.limit is not None and self.spent + self._reserved + amount > self.limit:
             return None
         self._reserved += amount
         self.in_flight += 1
+        self.calls += 1
         return amount
 
     def settle(self, reserved: float, usage: Mapping[str, int] | None, *, prompt_tokens: int, answered: bool) -> None:
@@ -45,8 +51,8 @@ class Budget:
         self.in_flight -= 1
         if not answered:
             return
-        used = usage or {"prompt_tokens": prompt_tokens, "completion_tokens": COMPLETION_TOKENS}
-        self._calls += 1
+        used = usage or {"prompt_tokens": prompt_tokens, "completion_tokens": self.reply_tokens}
+        self._answered += 1
         self.tokens_in += used["prompt_tokens"]
         self.tokens_out += used["completion_tokens"]
         self.spent += self.cost(used["prompt_tokens"], used["completion_tokens"])

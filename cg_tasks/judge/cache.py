@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,7 @@ class ReplyCache:
         """Keep a reply; the first one of a key stays."""
         self._db.execute(
             "INSERT OR IGNORE INTO replies VALUES (?, ?, ?)",
-            (key, json.dumps(asdict(reply), ensure_ascii=False), time.time()),
+            (key, json.dumps(vars(reply), ensure_ascii=False), time.time()),
         )
 
     def is_text_only(self, server: str) -> bool:

@@ -1,7 +1,8 @@
 """One asynchronous client for any OpenAI-compatible chat server: one call, its reply or the reason why there is none.
 
 Retries and back-off are the SDK's (408, 409, 429 with or without Retry-After, 5xx, lost connections, timeouts); other refusals
-of the server are not retried. Whatever a server sends back, the key does not leave this module.
+of the server are not retried. Whatever a server sends back, the key does not leave this module. Over plain HTTP the first attempt
+goes past the SDK, for speed: see fast_lane.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from cg_tasks.errors import UserError
 from cg_tasks.judge.blocking import run_blocking
-from cg_tasks.judge.keys import check_key, is_openai, keep_out_of_logs, masked
+from cg_tasks.judge.keys import JUDGE, Role, check_key, is_openai, keep_out_of_logs, masked
 from cg_tasks.judge.text import encodable
 
 _NO_KEY = "none"  # the SDK refuses an empty key; servers that need none ignore it
@@ -73,11 +74,13 @@ class CallFailed(Exception):
 class ChatClient:
     """Calls one server. An asynchronous context manager; use it inside one event loop."""
 
-    def __init__(self, base_url: str, api_key: str, *, timeout: float, max_retries: int):
-        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+    def __init__(self, base_url: str, api_key: str, *, timeout: float, max_retries: int, role: Role = JUDGE):
+        from openai import AsyncOpenAI
 
-        check_key(api_key)
-        self._key = api_key
+        from cg_tasks.judge.fast_lane import ReplayingClient, lane_to
+
+        check_key(api_key, role)
+        self._key, self._role = api_key, role
         self._deadline = timeout * (max_retries + 1) + LONGEST_RETRY_AFTER * max_retries
         self._sdk = AsyncOpenAI(
             base_url=base_url,
@@ -85,17 +88,22 @@ class ChatClient:
             timeout=timeout,
             max_retries=max_retries,
             # A redirect would carry responses to a server that nobody named.
-            http_client=DefaultAsyncHttpxClient(follow_redirects=False),
+            http_client=ReplayingClient(follow_redirects=False),
         )
         if not is_openai(base_url):  # what the SDK takes from OPENAI_* is not for another server to see
             self._sdk.organization = self._sdk.project = None
             self._sdk._custom_headers = {}
+        self._lane = lane_to(self._sdk, timeout, self._deadline)
         keep_out_of_logs(api_key)
 
     async def __aenter__(self) -> ChatClient:
+        if self._lane:
+            await self._lane.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._lane:
+            await self._lane.close()
         await self._sdk.close()
 
     async def complete(self, model: str, messages: Sequence[Mapping[str, str]], params: Mapping[str, Any]) -> Reply:
@@ -106,16 +114,27 @@ class ChatClient:
         """
         start = time.monotonic()
         try:
-            # Not chat.completions.create: it takes as long again to check and to model what we read ourselves, and knows
-            # no parameter of another server.
-            call = self._sdk.post(
-                "/chat/completions", cast_to=object, body={"model": model, "messages": list(messages), **params}
-            )
-            # The SDK's timeout is for each read: a server that sends a byte now and then would hold a call for ever.
-            answer = await asyncio.wait_for(call, self._deadline)
+            answer = await self._answer({"model": model, "messages": list(messages), **params}, start)
             return self.reply_of(answer, time.monotonic() - start)
         except Exception as error:  # servers answer in every way; whatever the SDK raises is this call's failure alone
             raise self.failure(error) from None
+
+    async def _answer(self, body: Mapping[str, Any], start: float) -> Any:
+        """The decoded answer to a request body; its text where it is not sent as JSON."""
+        from cg_tasks.judge.fast_lane import HandedOver, replayed
+
+        outcome = None
+        if self._lane:
+            try:
+                return await self._lane.ask(body)
+            except HandedOver as handed:
+                outcome = handed.outcome
+        with replayed(outcome):
+            # Not chat.completions.create: it takes as long again to check and to model what we read ourselves, and knows
+            # no parameter of another server.
+            call = self._sdk.post("/chat/completions", cast_to=object, body=body)
+            # The SDK's timeout is for each read: a server that sends a byte now and then would hold a call for ever.
+            return await asyncio.wait_for(call, self._deadline - (time.monotonic() - start))
 
     async def models(self) -> list[str]:
         """The names the server lists.
@@ -153,9 +172,7 @@ class ChatClient:
             detail = f"HTTP {status}: {_said(getattr(error, 'body', None)) or 'without a word'}"
             if 300 <= status < 400:
                 where = getattr(error, "response", None)
-                detail += (
-                    f" (a redirect to {where.headers.get('location') if where else '?'}: set CG_JUDGE_BASE_URL to it)"
-                )
+                detail += f" (a redirect to {where.headers.get('location') if where else '?'}: set {self._role.prefix}BASE_URL to it)"
             if status == 404:
                 detail += f" ({self._sdk.base_url}: up to and with /v1? a model that the server has?)"
         else:
@@ -220,7 +237,7 @@ def _said(body: Any) -> str:
     return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False) if body else ""
 
 
-def check_server(base_url: str, api_key: str, model: str) -> str | None:
+def check_server(base_url: str, api_key: str, model: str, role: Role = JUDGE) -> str | None:
     """Ask for the server's list of models, which costs nothing; a warning where ``model`` is not on it, else None.
 
     A server without such a list, or one that is slow or busy, passes.
@@ -230,7 +247,7 @@ def check_server(base_url: str, api_key: str, model: str) -> str | None:
     """
 
     async def ask() -> list[str]:
-        async with ChatClient(base_url, api_key, timeout=LIST_TIMEOUT, max_retries=0) as client:
+        async with ChatClient(base_url, api_key, timeout=LIST_TIMEOUT, max_retries=0, role=role) as client:
             return await client.models()
 
     try:
@@ -238,18 +255,18 @@ def check_server(base_url: str, api_key: str, model: str) -> str | None:
     except CallFailed as failed:
         if failed.status in (401, 403):
             raise UserError(
-                f"the judge's server {base_url} refuses the key ({failed}): set CG_JUDGE_API_KEY "
+                f"{role.who}'s server {base_url} refuses the key ({failed}): set {role.prefix}API_KEY "
                 "(OPENAI_API_KEY is sent to OpenAI only)"
             ) from None
         if str(failed).startswith("no connection"):
             raise UserError(
-                f"the judge's server {base_url} cannot be reached ({failed}): start it, or correct CG_JUDGE_BASE_URL"
+                f"{role.who}'s server {base_url} cannot be reached ({failed}): start it, or correct {role.prefix}BASE_URL"
             ) from None
         if failed.status == 404:
-            return f"{base_url}/models answers with HTTP 404: is CG_JUDGE_BASE_URL right, up to and with /v1?"
+            return f"{base_url}/models answers with HTTP 404: is {role.prefix}BASE_URL right, up to and with /v1?"
         return None
     if not listed or model in listed:
         return None
     near = difflib.get_close_matches(model, listed, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(listed[:5])}{' …' if len(listed) > 5 else ''}"
-    return f"the judge's server {base_url} does not list the model {model!r}: {hint}"
+    return f"{role.who}'s server {base_url} does not list the model {model!r}: {hint}"

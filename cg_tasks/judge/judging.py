@@ -15,8 +15,9 @@ from typing import Any
 
 from cg_tasks.errors import UserError
 from cg_tasks.judge.blocking import run_blocking
-from cg_tasks.judge.budget import Budget, estimated_tokens, ranks
+from cg_tasks.judge.budget import Budget, ranks
 from cg_tasks.judge.cache import ReplyCache
+from cg_tasks.judge.caller import Caller, NotAsked
 from cg_tasks.judge.client import CallFailed, ChatClient, Reply
 from cg_tasks.judge.keys import check_key, masked
 from cg_tasks.judge.reading import read_reply
@@ -47,7 +48,6 @@ class Judge:
         self.rubrics = load_rubrics(settings.templates)
         limit = None if settings.budget_usd is None else settings.budget_usd / ranks()
         self.budget = Budget(limit, settings.price_input, settings.price_output)
-        self.calls = 0
         self.models_returned: Counter[str] = Counter()
 
     def judge(self, items: Sequence[JudgeItem], label: str = "judge") -> list[Verdict]:
@@ -88,6 +88,11 @@ class Judge:
         except UserError as error:
             logger.warning("no reply of this run is kept: %s", error)
             return ReplyCache(":memory:")
+
+    @property
+    def calls(self) -> int:
+        """Calls made in this process."""
+        return self.budget.calls
 
     def provenance(self) -> dict[str, Any]:
         """Which judge this is, and what it has used so far in this process."""
@@ -166,10 +171,7 @@ class _Run:
         self.judge, self.cache, self.client, self.label = judge, cache, client, label
         self.settings = judge.settings
         self.modes = modes_of(self.settings, cache)
-        self.structured = self.modes[0]
-        self.answered = self.failed_in_a_row = 0
-        self.stopped = ""  # why no more calls are made
-        self.exhausted = self.refused_schema = False
+        self.caller = Caller(self.settings, client, judge.budget, self.modes)
         self.seen: Counter[str] = Counter()
 
     async def all(self, items: Sequence[JudgeItem]) -> list[Verdict]:
@@ -246,7 +248,7 @@ class _Run:
     def _keep(self, key: str, reply: Reply, structured: bool) -> None:
         try:
             self.cache.put(key, reply)
-            if self.refused_schema and not structured:
+            if self.caller.refused_schema and not structured:
                 self.cache.note_text_only(server_of(self.settings))
         except sqlite3.Error as error:  # a full disk must not cost the verdicts of this run
             self._cache_failed(error)
@@ -263,8 +265,8 @@ class _Run:
         for retry in (False, True):
             try:
                 structured, reply = await self._call(rubric, item, retry)
-            except _NotAsked as refused:
-                verdict = verdict if retry else Verdict(rubric.name, refused.status, detail=str(refused))  # type: ignore[arg-type]
+            except NotAsked as refused:
+                verdict = verdict if retry else Verdict(rubric.name, refused.status, detail=str(refused))
                 break
             except CallFailed as failed:
                 attempts += 1
@@ -283,69 +285,16 @@ class _Run:
         total = {key: sum(u[key] for u in usages) for key in usages[0]} if usages else None
         return replace(verdict, usage=total, latency=round(latency, 3) if latency else None, attempts=attempts)
 
-    async def _call(
-        self, rubric: Template, item: JudgeItem, retry: bool, structured: bool | None = None
-    ) -> tuple[bool, Reply]:
-        """One reply, with a JSON schema (structured) if the server takes one.
+    async def _call(self, rubric: Template, item: JudgeItem, retry: bool) -> tuple[bool, Reply]:
+        """One reply, with a JSON schema if the server takes one.
 
         Raises:
-            CallFailed: there was none. _NotAsked: the budget is used up, or the server was given up.
+            CallFailed: there was none. NotAsked: the budget is used up, or the server was given up.
         """
-        structured = self.structured if structured is None else structured
-        messages = messages_of(rubric, item, structured=structured, retry=retry)
-        tokens = estimated_tokens(messages)
-        if self.stopped:
-            raise _NotAsked(f"not asked, because {self.stopped}", "api_error")
-        reserved = await self._reserve(tokens)
-        if reserved is None:
-            self.exhausted = True
-            raise _NotAsked(f"not asked: {self.judge.budget} does not allow another call", "over_budget")
-        reply = None
-        try:
-            self.judge.calls += 1
-            reply = await self.client.complete(self.settings.model, messages, request_params(self.settings, structured))
-        except CallFailed as failed:
-            if not (structured and False in self.modes and failed.refuses_schema):
-                self._failed(failed)
-                raise
-            broke = failed.status == 500
-        finally:
-            usage = reply.usage if reply else None
-            self.judge.budget.settle(reserved, usage, prompt_tokens=tokens, answered=reply is not None)
-        if reply is None:
-            if broke:  # over this schema and this text, perhaps; the next request may still carry one
-                return await self._call(rubric, item, retry, structured=False)
-            if self.structured:
-                logger.warning("the judge's server takes no JSON schema: its replies are read as text from now on")
-                self.structured = False
-            # Remembered once a text came: some servers repeat a whole request when something else in it is wrong.
-            self.refused_schema = True
-            return await self._call(rubric, item, retry, structured=False)
-        self.answered += 1
-        self.failed_in_a_row = 0
-        return structured, reply
-
-    async def _reserve(self, tokens: int) -> float | None:
-        """Money for a call; None where there is none left, and no call in flight that may turn out cheaper than feared."""
-        while not self.exhausted:
-            if (reserved := self.judge.budget.reserve(tokens)) is not None:
-                return reserved
-            if not self.judge.budget.in_flight:
-                return None
-            await asyncio.sleep(0.02)
-        return None
-
-    def _failed(self, failed: CallFailed) -> None:
-        if failed.refuses_text or failed.about_this_text:  # a server that is up
-            self.failed_in_a_row = 0
-            return
-        self.failed_in_a_row += 1
-        if self.stopped:
-            return
-        if failed.hopeless and not self.answered:
-            self.stopped = f"the first call failed and every other would: {failed}"
-        elif self.failed_in_a_row >= self.settings.give_up_after:
-            self.stopped = f"{self.failed_in_a_row} calls in a row failed: {failed}"
+        return await self.caller.ask(
+            lambda structured: messages_of(rubric, item, structured=structured, retry=retry),
+            lambda structured: request_params(self.settings, structured),
+        )
 
     def _count(self, reply: Reply) -> None:
         if reply.model:
@@ -369,12 +318,6 @@ class _Run:
             items[at].rubric,
             first.detail,
         )
-
-
-class _NotAsked(Exception):
-    def __init__(self, detail: str, status: str):
-        super().__init__(detail)
-        self.status = status
 
 
 def _verdict(rubric: str, reply: Reply, structured: bool) -> Verdict:

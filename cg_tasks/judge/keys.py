@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import dataclass
 from typing import ClassVar
 
 from cg_tasks.errors import UserError
 
+
+@dataclass(frozen=True)
+class Role:
+    """What a model is asked for: its name in messages, and the prefix of the variables that set it."""
+
+    who: str
+    prefix: str
+
+
+JUDGE = Role("the judge", "CG_JUDGE_")
+GENERATOR = Role("the generator", "CG_BUILD_")
+
 _SHORTEST_SECRET = 8  # a key such as EMPTY or x is a placeholder; masking it would garble replies
-_LOGGERS = ("openai", "httpx", "httpcore")  # with their children and successors (httpx2)
+_LOGGERS = ("openai", "httpx", "httpcore", "aiohttp")  # with their children and successors (httpx2)
 
 
 def is_openai(url: str) -> bool:
@@ -17,7 +30,7 @@ def is_openai(url: str) -> bool:
     return re.match(r"https://([\w-]+\.)*openai\.com(/|$)", url) is not None
 
 
-def check_key(key: str) -> None:
+def check_key(key: str, role: Role = JUDGE) -> None:
     """Refuse a key that no HTTP header can hold; the error of whoever tries would show it.
 
     Raises:
@@ -25,7 +38,7 @@ def check_key(key: str) -> None:
     """
     if not (key.isascii() and key.isprintable()):
         raise UserError(
-            "the judge's key holds a line break or a character that is not ASCII: copy it again to CG_JUDGE_API_KEY"
+            f"{role.who}'s key holds a line break or a character that is not ASCII: copy it again to {role.prefix}API_KEY"
         )
 
 

@@ -10,12 +10,9 @@ from cg_tasks.judge.cache import ReplyCache
 from cg_tasks.judge.client import check_server
 from cg_tasks.judge.rubrics import load_rubrics
 from cg_tasks.judge.settings import JudgeSettings
-from cg_tasks.pairs import PUBLIC_DATASET
 
 logger = logging.getLogger(__name__)
 
-# Which model wrote a data set's text (ConceptGuard, section 5: "GPT-5.4 instead of GPT-5").
-GENERATORS = {PUBLIC_DATASET: "gpt-5"}
 _checked: set[str] = set()
 
 
@@ -40,11 +37,19 @@ def check_judge(settings: JudgeSettings) -> None:
 
 
 def circularities(judge: str, dataset: str, evaluated: Any) -> list[str]:
-    """Warnings where the judge wrote the data, or is the model that is evaluated: the paper takes another (section 5)."""
+    """Warnings where the judge wrote the data, or is the model that is evaluated: the paper takes another (section 5).
+
+    Raises:
+        UserError: the manifest beside the data cannot be read.
+    """
+    from cg_tasks.construction.dataset.manifest import authorship
+
     out = []
-    if (writer := GENERATORS.get(dataset)) and same_model(judge, writer):
+    known = authorship(dataset)
+    if written := dict.fromkeys(part for model in known if same_model(judge, model) for part in known[model]):
+        parts = " and the ".join(written)
         out.append(
-            f"the judge {judge} also wrote the benign half of {dataset}: a judge favours its own words, take another"
+            f"the judge {judge} also wrote the {parts} of {dataset}: a judge favours its own words, take another"
         )
     if isinstance(evaluated, str) and same_model(judge, evaluated):
         out.append(f"the judge {judge} is the model that is evaluated: a judge favours its own words, take another")

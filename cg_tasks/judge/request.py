@@ -6,6 +6,7 @@ from typing import Any
 
 from cg_tasks.judge.cache import ReplyCache
 from cg_tasks.judge.rubrics import Messages
+from cg_tasks.judge.server_settings import ServerSettings
 from cg_tasks.judge.settings import JudgeSettings
 from cg_tasks.judge.verdicts import SCHEMA
 from cg_tasks.provenance import sha256_of
@@ -33,12 +34,12 @@ def request_key(settings: JudgeSettings, rubric: Template, messages: Messages, *
     )
 
 
-def server_of(settings: JudgeSettings) -> str:
+def server_of(settings: ServerSettings) -> str:
     """Under which name the cache remembers what a server can do."""
     return f"{settings.base_url} {settings.model}"
 
 
-def modes_of(settings: JudgeSettings, cache: ReplyCache) -> list[bool]:
+def modes_of(settings: ServerSettings, cache: ReplyCache) -> list[bool]:
     """Whether a JSON schema goes with a request: the first is asked in, and a reply to any of them is a verdict."""
     modes = {"json_schema": [True], "text": [False], "auto": [True, False]}[settings.structured]
     return sorted(modes) if cache.is_text_only(server_of(settings)) else modes

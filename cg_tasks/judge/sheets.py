@@ -6,8 +6,6 @@ ever put into a message.
 
 from __future__ import annotations
 
-import csv
-import io
 import random
 import re
 import statistics
@@ -21,13 +19,12 @@ from cg_tasks.errors import UserError
 from cg_tasks.judge.rubrics import RUBRICS, levels_of
 from cg_tasks.judge.samples import Answer, SamplesFile
 from cg_tasks.pair_files import short
+from cg_tasks.sheet_files import SheetRow, read_rows, safe_cell, shown, write_rows
 from cg_tasks.templates import Template
 
 LEVELS = (0, 1, 2, 3, 4)
 NOT_RATERS = ("id", "rubric", "concept", "query", "response", "note", "notes")
 _COLUMNS = NOT_RATERS[:5]
-# A cell that begins like a formula is one to a spreadsheet; annotators open what models wrote.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 @dataclass(frozen=True)
@@ -125,9 +122,9 @@ def write_sheets(answers: Sequence[Answer], out: Path, annotators: int, rubrics:
         out.mkdir(parents=True, exist_ok=True)
         for path in paths[:-1]:
             rows = [[*_described(a), ""] for a in answers]
-            _write(path, [*_COLUMNS, path.stem], rows)
+            write_rows(path, [*_COLUMNS, path.stem], rows)
         levels = [[*_described(a)[:2], _level_given(a)] for a in answers]
-        _write(paths[-1], ["id", "rubric", "judge"], levels)
+        write_rows(paths[-1], ["id", "rubric", "judge"], levels)
         for path, text in texts.items():
             path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
@@ -137,25 +134,8 @@ def write_sheets(answers: Sequence[Answer], out: Path, annotators: int, rubrics:
 
 def _described(answer: Answer) -> list[str]:
     item = answer.item
-    id_ = _cell(f"{item.id}/{item.rubric}")
-    return [id_, item.rubric, *map(_cell, (answer.doc["concept"], item.query, item.response))]
-
-
-def _cell(text: str) -> str:
-    return "'" + text if text.startswith(_FORMULA) else text
-
-
-def _write(path: Path, header: list[str], rows: list[list[str]]) -> None:
-    # With a BOM, so that spreadsheets read it as UTF-8.
-    with path.open("w", encoding="utf-8-sig", newline="") as handle:
-        csv.writer(handle).writerows([header, *rows])
-
-
-@dataclass(frozen=True)
-class _Row:
-    where: str
-    id: str
-    cells: dict[str, str]  # rubric and raters
+    id_ = safe_cell(f"{item.id}/{item.rubric}")
+    return [id_, item.rubric, *map(safe_cell, (answer.doc["concept"], item.query, item.response))]
 
 
 def read_sheets(paths: Sequence[str | Path], judge: str = "judge", allow_missing: bool = False) -> Sheet:
@@ -175,7 +155,7 @@ def read_sheets(paths: Sequence[str | Path], judge: str = "judge", allow_missing
     empty: dict[tuple[str, str], str] = {}
     any_rubric = False
     for path in map(str, paths):
-        columns, rows = _read_rows(path)
+        columns, rows = read_rows(path, "id, rubric and the raters")
         any_rubric = any_rubric or "rubric" in columns
         raters = [column for column in columns if column not in NOT_RATERS]
         for rater in raters:
@@ -184,7 +164,7 @@ def read_sheets(paths: Sequence[str | Path], judge: str = "judge", allow_missing
             seen.setdefault(row.id, row.where)
             if rubric := row.cells.get("rubric"):
                 if rubric not in RUBRICS:
-                    raise UserError(f"{row.where}, column 'rubric': {_shown(rubric)} is no rubric: write harm or help")
+                    raise UserError(f"{row.where}, column 'rubric': {shown(rubric)} is no rubric: write harm or help")
                 _put(rubrics, row, "rubric", rubric)
             for rater in raters:
                 if row.cells[rater]:
@@ -211,17 +191,17 @@ def read_sheets(paths: Sequence[str | Path], judge: str = "judge", allow_missing
     )
 
 
-def _put(known: dict[str, tuple[Any, str]], row: _Row, column: str, value: int | str) -> None:
+def _put(known: dict[str, tuple[Any, str]], row: SheetRow, column: str, value: int | str) -> None:
     before, where = known.setdefault(row.id, (value, row.where))
     if before != value:
         message = f"id {short(row.id)} has {value} here and {before} in {where}: keep one, or name the columns apart"
         raise UserError(f"{row.where}, column {short(column)}: {message}")
 
 
-def _level(row: _Row, rater: str) -> int:
+def _level(row: SheetRow, rater: str) -> int:
     if not re.fullmatch(r"[0-4](\.0)?", row.cells[rater]):
         raise UserError(
-            f"{row.where}, column {short(rater)}: {_shown(row.cells[rater])} is no level: write 0, 1, 2, 3 or 4 "
+            f"{row.where}, column {short(rater)}: {shown(row.cells[rater])} is no level: write 0, 1, 2, 3 or 4 "
             "(a column without marks: remove it, or call it note)"
         )
     return int(row.cells[rater][0])
@@ -248,83 +228,3 @@ def require_judge(raters: Mapping[str, Any], judge: str) -> None:
 
 def _listed(raters: Mapping[str, Any]) -> str:
     return f"the raters are {', '.join(map(short, raters))}" if len(raters) > 1 else f"{len(raters)} rater column(s)"
-
-
-def _shown(cell: str) -> str:
-    return repr(cell) if len(cell) <= 20 else f"a text of {len(cell)} characters"
-
-
-def _read_rows(path: str) -> tuple[list[str], list[_Row]]:
-    """Columns that have a name, and the rows of one file; blank rows and columns, as spreadsheets leave, are skipped."""
-    text = _read_text(path)
-    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # else a long response is an error
-    header, delimiter = _header(text, path)
-    columns = [name for name in header if name]
-    if "id" not in columns:
-        known = ", ".join(map(short, columns)) or "none"
-        raise UserError(f"{path}, line 1: no column 'id' (columns: {known}): add one, and separate columns with , or ;")
-    if twice := [name for name in dict.fromkeys(columns) if columns.count(name) > 1]:
-        raise UserError(f"{path}, line 1: the column {short(twice[0])} comes twice: rename or remove one")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows: dict[str, _Row] = {}
-    try:
-        next(reader)
-        line = reader.line_num + 1
-        for raw in reader:
-            where, line = f"{path}, line {line}", reader.line_num + 1
-            cells = [cell.strip() for cell in raw]
-            if not any(cells):
-                continue
-            row = _row(where, header, cells)
-            if row.id in rows:
-                message = f"id {short(row.id)} stands in {rows[row.id].where} already: remove one"
-                raise UserError(f"{where}, column 'id': {message}")
-            rows[row.id] = row
-    except csv.Error as error:
-        at = f"{path}, line {reader.line_num}"
-        raise UserError(f"{at}: not CSV: {error}; check its quotes, or export the sheet again") from None
-    if not rows:
-        raise UserError(f"{path}: the file has a header and no rows: add one row for each response")
-    return columns, list(rows.values())
-
-
-def _row(where: str, header: Sequence[str], cells: Sequence[str]) -> _Row:
-    if len(cells) != len(header):
-        hint = "quote a cell that holds the separator"
-        raise UserError(f"{where}: {len(cells)} cells where the header has {len(header)}: {hint}")
-    for number, (name, cell) in enumerate(zip(header, cells, strict=True), start=1):
-        if cell and not name:
-            raise UserError(f"{where}, column {number}: a cell below an empty header: name the column, or remove it")
-    values = dict(zip(header, cells, strict=True))
-    if not values["id"]:
-        raise UserError(f"{where}, column 'id': the cell is empty: give the row an id of its own")
-    kept = {name: cell for name, cell in values.items() if name == "rubric" or name not in NOT_RATERS}
-    return _Row(where, values["id"], kept)
-
-
-def _read_text(path: str) -> str:
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise UserError(f"{path}: cannot be read: {reason}; name an existing CSV file") from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: not UTF-8: save the sheet as 'CSV UTF-8' (Excel: Save As)") from None
-    if not text.strip():
-        raise UserError(f"{path}: the file is empty: it needs a header with id, rubric and the raters")
-    return text
-
-
-def _header(text: str, path: str) -> tuple[list[str], str]:
-    """The column names, and the separator: the one of , and ; under which there is an id, else more columns."""
-    found = []
-    for delimiter in ",;":
-        try:
-            cells = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
-        except csv.Error as error:
-            raise UserError(f"{path}, line 1: not CSV: {error}; check its quotes, or export the sheet again") from None
-        found.append(([cell.strip() for cell in cells], delimiter))
-    return max(found, key=lambda item: ("id" in item[0], len(item[0])))

@@ -452,15 +452,18 @@ def test_predict_only_on_the_command_line_needs_no_judge(
 def test_a_judge_that_judges_its_own_words_is_warned_about(
     use: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    from cg_tasks.judge import preflight
+    from cg_tasks.construction.dataset import manifest
 
     meta, _ = table_of(tmp_path, GOLDEN["rows"])
     with judge_server() as server:
         server.listing = fail(404)
         use(server, model="gpt-5-2025-08-07")
-        monkeypatch.setitem(preflight.GENERATORS, meta["dataset"], "gpt-5")
+        monkeypatch.setitem(manifest.PUBLIC_WRITERS, meta["dataset"], {"gpt-5": ("benign responses", "queries")})
         load(**meta, pretrained="some/other")
-        assert "also wrote the benign half" in caplog.text and "is the model that is evaluated" not in caplog.text
+        assert (
+            "also wrote the benign responses and the queries" in caplog.text
+            and "is the model that is evaluated" not in caplog.text
+        )
         caplog.clear()
         load(**meta, pretrained="openai/GPT-5")
         assert "is the model that is evaluated" in caplog.text
