@@ -24,12 +24,21 @@ from local_server import serving
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET, STATUS_TARGET_S = 0.85, 1.0
-REPLY = json.dumps({"reason": "A general craft with both uses.", "dual_use": True, "concept": "ward carving"})
-# Runs the command, and says what it took. The clock starts after the imports, as in the other benchmarks.
+REPLY = json.dumps(
+    {
+        "reason": "Carving a ward protects a house, and the same craft can be used by those who want to open one.",
+        "dual_use": True,
+        "concept": "ward carving",
+    }
+)
+# Runs the command, and says what it took. The clock starts after imports and what else is only read from disk.
 MEASURED = """
 import resource, sys, time
 import aiohttp, openai
 import cg_tasks.construction.chain, cg_tasks.construction.engine.run
+from cg_tasks.construction.text.language import require_language
+openai.AsyncOpenAI(api_key="none").chat  # makes its models
+require_language("en")  # reads its file
 from cg_tasks.cli import main
 start = time.monotonic()
 code = main(sys.argv[1:])

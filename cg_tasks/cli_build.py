@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cg_tasks.construction.folder import BuildFolder, StageRecord
     from cg_tasks.judge.server_settings import ServerSettings
 
+_MODEL_OPTIONS = ("limit", "retry_failed", "dry_run", "no_calls", "submit", "collect", "show")
 _STAGE_HELP = {
     "tag": "which source rows are about a dual-use concept, and which (asks the generator)",
     "benign": "a benign counterpart for every harmful pair (asks the generator and the harm judge)",
@@ -72,6 +73,7 @@ def add_build_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
         "--push-to-hub", metavar="OWNER/NAME", help="also upload the folder to the Hub, as a private data set"
     )
     assemble.add_argument("--public", action="store_true", help="with --push-to-hub: not private")
+    _add_judge(assemble)
     assemble.set_defaults(run=run_assemble)
 
     push = stages.add_parser("push", help="upload an assembled folder to the Hub, as a private data set")
@@ -83,6 +85,7 @@ def add_build_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentPar
     status = stages.add_parser("status", help="a table: rows in, ok, failed, spent, per stage")
     _add_folder(status)
     status.add_argument("--json", action="store_true", help="as JSON")
+    _add_judge(status)
     status.set_defaults(run=run_status)
 
 
@@ -103,8 +106,12 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--show",
         action="store_true",
-        help="print texts, which are harmful by nature (with --dry-run: one prompt; with --report: rows)",
+        help="print texts, which are harmful by nature (with --dry-run: one prompt; with --report: rows; what a server said)",
     )
+    _add_judge(parser)
+
+
+def _add_judge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--judge", metavar="FILE", help="a judge.yaml (default: CG_JUDGE_* and ./judge.yaml)")
 
 
@@ -135,16 +142,22 @@ def _add_review(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def run_init(args: argparse.Namespace) -> int:
-    """Make the folder, and look at the source once."""
+    """Look at the source, and make the folder."""
+    import yaml
+
     from cg_tasks.construction.folder import BuildFolder
     from cg_tasks.construction.new_build import new_build
+    from cg_tasks.construction.settings import BuildSettings
     from cg_tasks.construction.source import Source
+    from cg_tasks.whole_files import replace_file
 
-    folder = BuildFolder(new_build(Path(args.folder), args.source, args.columns))
-    found = Source(folder.settings, folder.path).check()
+    path, text = new_build(Path(args.folder), args.source, args.columns)
+    found = Source(BuildSettings(**yaml.safe_load(text)), Path.cwd()).check()
+    replace_file(path, text)
+    folder = BuildFolder(args.folder)
     print(
         f"{folder.path / 'build.yaml'}: written; the source has {found.rows:,} rows"
-        + (f" ({found.duplicates:,} duplicates are left out)" if found.duplicates else "")
+        + (f" ({len(found.left_out):,} more are left out)" if found.left_out else "")
     )
     print(
         f"next: set the generator there or in CG_BUILD_*, then conceptguard build tag {folder.path} --limit 100 --report"
@@ -159,11 +172,14 @@ def run_stage(args: argparse.Namespace) -> int:
     folder = _folder(args)
     with folder.lock():
         before = require_before(folder, args.stage)
+        if args.stage == "queries":
+            _remind_of_unseen(folder)
         stage = model_stage(folder, args.stage, _servers(folder, args.stage, args))
         return _run_model_stage(stage, rows_in(stage, before), args)
 
 
 def _run_model_stage(stage: ModelStage[Any, Any], rows: int, args: argparse.Namespace) -> int:
+    from cg_tasks.construction.engine.batch import under_way
     from cg_tasks.construction.engine.run import Options, Run, check_servers
     from cg_tasks.construction.tag import TagStage
     from cg_tasks.construction.tag_report import tag_report, tags_of
@@ -176,26 +192,58 @@ def _run_model_stage(stage: ModelStage[Any, Any], rows: int, args: argparse.Name
         )
     if args.dry_run:
         return _dry_run(stage, rows, args)
+    stage.ready()
     if args.submit:
         return _submit(stage, args)
     if args.collect and (waiting := _collect(stage)) is not None:
         return waiting
     no_calls = args.no_calls or args.collect
-    stage.ready()
+    if no_calls:
+        _refuse_another_model(stage)
     if not no_calls:
+        if under_way(stage):
+            raise UserError(
+                f"{stage.folder.path}: batches of the stage '{stage.name}' are under way: {stage.command} --collect first, or nothing "
+                "but --no-calls"
+            )
         check_servers(stage.servers)
     reported = isinstance(stage, TagStage) and args.report
     old = tags_of(stage.folder) if reported else {}
-    duplicates = stage.checked.duplicates if isinstance(stage, TagStage) else 0
+    more = {}
+    if isinstance(stage, TagStage):
+        more = {"left_out": len(stage.checked.left_out), "source_signature": stage.source.signature()}
     run = Run(stage, Options(args.limit, args.retry_failed, no_calls))
-    record = run.run(rows, duplicates)
+    record = run.run(rows, **more)
     if reported:
         sys.stdout.write(tag_report(stage.folder, old, limit=args.limit, show=args.show))
     return _say(stage, record, run, args)
 
 
+def _remind_of_unseen(folder: BuildFolder) -> None:
+    from cg_tasks.construction.review.stages import written_again
+
+    if n := len(written_again(folder)):
+        print(
+            f"conceptguard: {n:,} counterparts were rejected and written again, and nobody has seen them: conceptguard build review "
+            f"export {folder.path} benign --again",
+            file=sys.stderr,
+        )
+
+
+def _refuse_another_model(stage: ModelStage[Any, Any]) -> None:
+    """Replies of another model are not the ones at hand: the rows would be written as if nothing had been asked."""
+    record, asked = stage.folder.record(stage.name), stage.generator
+    if record and record.model and (record.model, record.base_url) != (asked.model, asked.base_url):
+        raise UserError(
+            f"the rows of {stage.name} are by {record.model} at {record.base_url}, and {asked.model} at {asked.base_url} is set: "
+            "without calls there is nothing to write: set CG_BUILD_MODEL and CG_BUILD_BASE_URL as they were"
+        )
+
+
 def _say(stage: ModelStage[Any, Any], record: StageRecord, run: Run[Any, Any], args: argparse.Namespace) -> int:
     """What came out, without a text, and how to go on."""
+    from cg_tasks.construction.engine.replies import Replies
+
     counts = ", ".join(
         f"{record.rows.get(name, 0):,} {name.replace('_', ' ')}" for name in ("ok", "failed", "dropped", "not_run")
     )
@@ -206,13 +254,18 @@ def _say(stage: ModelStage[Any, Any], record: StageRecord, run: Run[Any, Any], a
         print(f"  {n:,} {reason}")
     if run.stopped:
         print(f"conceptguard: calls were given up: {run.stopped}", file=sys.stderr)
-    again = f"conceptguard build {stage.name} {stage.folder.path}"
+    again = stage.command
     if failed := record.rows.get("failed"):
         print(f"conceptguard: {failed:,} rows failed; {again} --retry-failed asks for them again", file=sys.stderr)
-    left = record.rows.get("not_run", 0)
-    if left and args.limit is None:
+    beyond = sum(n for reason, n in record.reasons.items() if run.beyond_limit and run.beyond_limit in reason)
+    left = record.rows.get("not_run", 0) - beyond
+    if left:
         print(f"conceptguard: {left:,} rows are not run; {again} goes on", file=sys.stderr)
-    return 1 if failed or run.stopped or (left and args.limit is None) else 0
+    if args.show and (failed or left):
+        with Replies(stage.folder.replies_file) as replies:
+            for said in replies.said(stage.kinds, most=5):
+                print(f"the server said: {said}")
+    return 1 if failed or run.stopped or left else 0
 
 
 def _dry_run(stage: ModelStage[Any, Any], rows: int, args: argparse.Namespace) -> int:
@@ -244,9 +297,10 @@ def _dry_run(stage: ModelStage[Any, Any], rows: int, args: argparse.Namespace) -
 def _submit(stage: ModelStage[Any, Any], args: argparse.Namespace) -> int:
     from cg_tasks.construction.engine.batch import submit
 
-    for endpoint, record in submit(stage, limit=args.limit, retry_failed=args.retry_failed).items():
+    jobs = submit(stage, limit=args.limit, retry_failed=args.retry_failed)
+    for endpoint, record in jobs.items():
         print(f"{endpoint}: {record['requests']:,} requests in {len(record['batches'])} batches")
-    print(f"later: conceptguard build {stage.name} {stage.folder.path} --collect")
+    print(f"later: {stage.command} --collect")
     return 0
 
 
@@ -255,11 +309,9 @@ def _collect(stage: ModelStage[Any, Any]) -> int | None:
     from cg_tasks.construction.engine.batch import collect
 
     taken = collect(stage)
-    print(f"{stage.name}: {taken.replies:,} replies taken, {taken.failed:,} requests without one")
-    for error in taken.errors[:5]:
-        print(f"conceptguard: {error}", file=sys.stderr)
-    if len(taken.errors) > 5:
-        print(f"conceptguard: and {len(taken.errors) - 5} more", file=sys.stderr)
+    print(f"{stage.name}: {taken.replies:,} replies taken, {sum(taken.failures.values()):,} requests without one")
+    for why, n in sorted(taken.failures.items(), key=lambda item: -item[1]):
+        print(f"conceptguard: {n:,} {why}", file=sys.stderr)
     for batch, status in taken.waiting.items():
         print(f"{batch}: {status}")
     if taken.waiting:
@@ -277,6 +329,12 @@ def run_aggregate(args: argparse.Namespace) -> int:
     from cg_tasks.construction.grouping.applying import apply_map
 
     folder = _folder(args)
+    given = [name for name in _MODEL_OPTIONS if getattr(args, name) not in (None, False)]
+    if given and not (args.propose and folder.settings.aggregate.by == "model"):
+        raise UserError(
+            f"--{given[0].replace('_', '-')}: nothing is asked of a model here; it goes with --propose where build.yaml says "
+            "aggregate: {by: model}"
+        )
     with folder.lock():
         if args.propose:
             return _propose(folder, args)
@@ -290,7 +348,8 @@ def run_aggregate(args: argparse.Namespace) -> int:
 
 
 def _propose(folder: BuildFolder, args: argparse.Namespace) -> int:
-    from cg_tasks.construction.grouping.applying import concepts, propose
+    from cg_tasks.construction.grouping.applying import propose
+    from cg_tasks.construction.grouping.concepts import concepts
     from cg_tasks.construction.grouping.proposals import Group
     from cg_tasks.construction.grouping.propose import ProposeRow, ProposeStage
 
@@ -299,6 +358,12 @@ def _propose(folder: BuildFolder, args: argparse.Namespace) -> int:
             f"{folder.merge_file}: is there already, perhaps with edits and marks: move it away to have a new one"
         )
     counts = concepts(folder)
+    tagged = folder.record("tag")
+    if tagged and (left := tagged.rows.get("not_run", 0)):
+        print(
+            f"conceptguard: {left:,} rows are not tagged yet: the merge map will not fit once they are; tag them first",
+            file=sys.stderr,
+        )
     groups, model = None, None
     if folder.settings.aggregate.by == "model":
         stage = ProposeStage(folder, _servers(folder, "propose", args), counts)
@@ -419,10 +484,10 @@ def _servers(folder: BuildFolder, stage: str, args: argparse.Namespace) -> dict[
     """
     from cg_tasks.construction.servers import servers_of
 
-    return servers_of(folder, stage, asking=not args.dry_run, judge_file=args.judge)
+    return servers_of(folder, stage, calling=not (args.dry_run or args.no_calls), judge_file=args.judge)
 
 
 def _prices(folder: BuildFolder, args: argparse.Namespace) -> dict[Endpoint, ServerSettings]:
     from cg_tasks.construction.servers import known_servers
 
-    return known_servers(folder, getattr(args, "judge", None))
+    return known_servers(folder, args.judge)

@@ -27,7 +27,7 @@ _OF_CONSTRUCTION: dict[str, tuple[str, ...]] = {
     "query": ("concept", "intent", "response", "language"),
     "propose": ("concepts", "language"),
 }
-_OF_EVERY_CONSTRUCTION = ("failure", "nonce", "structured")
+_OF_EVERY_CONSTRUCTION = ("attempt", "failure", "nonce", "structured")
 VARIABLES: dict[str, tuple[str, ...]] = {
     "prefill": ("author", "head", "question"),
     "qa_prefill": ("author", "question"),
@@ -167,7 +167,9 @@ def render(template: Template, variables: Mapping[str, Any], block: str | None =
         if block is None:
             return compiled.render(allowed)
         try:
-            return "".join(compiled.blocks[block](compiled.new_context(allowed)))
+            # As new_context would put them together, without walking through a chain of maps for every text.
+            context = compiled.new_context({**_environment.globals, **allowed}, shared=True)
+            return "".join(compiled.blocks[block](context))
         except Exception:
             compiled.environment.handle_exception()  # raises it again with the template's lines, as render does
     except Exception as error:  # a template is a user's program: whatever it raises is about that file

@@ -6,9 +6,11 @@ harmful text and the harm judge allow it; one that people have turned down is wr
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from cg_tasks.construction import harmless
 from cg_tasks.construction.engine.asking import Ask, Endpoint, NotMade, Request, attempt
 from cg_tasks.construction.engine.stage import ModelStage
 from cg_tasks.construction.folder import BuildFolder, file_hash
@@ -19,8 +21,10 @@ from cg_tasks.construction.rows import Made, StageRow
 from cg_tasks.construction.text import checks, language, overlap, reading, reply_models
 from cg_tasks.construction.text.reading import json_schema, read_object
 from cg_tasks.construction.text.reply_models import BenignReply
+from cg_tasks.judge import verdicts
 from cg_tasks.judge.client import Reply
 from cg_tasks.judge.server_settings import ServerSettings
+from cg_tasks.judge.settings import JudgeSettings, read_judge_settings
 from cg_tasks.provenance import sha256_of
 
 
@@ -47,16 +51,35 @@ class BenignStage(ModelStage[AggregateRow, BenignRow]):
     kinds: ClassVar[Mapping[str, Endpoint]] = {"benign": "generator", "benign-judge": "judge"}
     reply_tokens = {"benign": 480, "benign-judge": 60}
     schema = json_schema(BenignReply)
-    modules = (reading, reply_models, checks, overlap, language)
+    modules = (sys.modules[__name__], harmless, verdicts, reading, reply_models, checks, overlap, language)
 
     def __init__(self, folder: BuildFolder, servers: Mapping[Endpoint, ServerSettings]):
         super().__init__(folder, servers)
         own = self.settings.benign
-        self.harm = HarmCheck(servers.get("judge"), folder.templates, own.highest_harm) if own.judge else None
+        self.harm = self._harm_check() if own.judge else None
         self.rejected = read_rejections(folder)
+
+    def _harm_check(self) -> HarmCheck:
+        """With the evaluation's judge and rubric; without servers, the rubric alone."""
+        judge = self.servers.get("judge")
+        settings = judge if isinstance(judge, JudgeSettings) else read_judge_settings(calling=False)
+        templates = settings.templates if settings else None
+        return HarmCheck(judge, templates or self.folder.templates, self.settings.benign.highest_harm)
 
     def rows(self) -> Iterator[AggregateRow]:
         return (row for row in self.folder.rows("aggregate", AggregateRow) if row.status == "ok")
+
+    def judge_record(self) -> dict[str, str] | None:
+        if self.harm is None:
+            return None
+        rubric, settings = self.harm.rubric, self.harm.settings
+        return {
+            "model": settings.model,
+            "base_url": settings.base_url,
+            "rubric": rubric.name,
+            "version": str(rubric.version),
+            "sha256": rubric.sha256,
+        }
 
     def ready(self) -> None:
         if self.settings.language_code:
@@ -67,10 +90,11 @@ class BenignStage(ModelStage[AggregateRow, BenignRow]):
             "the rows of aggregate": file_hash(self.folder.rows_file("aggregate")),
             **self.asked_of(),
             "what the review turned down": sha256_of(sorted(self.rejected)),
+            "the harm rubric": self.harm.rubric.sha256 if self.harm else "",
         }
 
     def reading_settings(self) -> Any:
-        return [self.settings.benign.model_dump(), self.harm.sha256 if self.harm else ""]
+        return self.settings.benign.model_dump()
 
     def made(self, row: BenignRow) -> Sequence[Made]:
         return (row.made,) if row.made else ()
@@ -78,7 +102,8 @@ class BenignStage(ModelStage[AggregateRow, BenignRow]):
     def unseen(self, row: AggregateRow, pending: Sequence[Request]) -> dict[str, int]:
         if self.harm is None or not any(request.endpoint == "generator" for request in pending):
             return {}
-        return {"benign-judge": self.harm.expected_tokens(self.settings.benign.max_words)}
+        own = self.settings.benign
+        return {"benign-judge": self.harm.expected_tokens(own.max_words, own.unit)}
 
     async def make(self, row: AggregateRow, ask: Ask) -> BenignRow:
         own = self.settings.benign
@@ -131,5 +156,5 @@ class BenignStage(ModelStage[AggregateRow, BenignRow]):
         checks.check_language(written.response, code)
         checks.check_language(written.query, code)
         checks.check_overlap(row.response, written.response, own.overlap)
-        checks.check_copied(row.prompt, written.query, self.settings.queries.copied)
+        checks.check_copied(row.prompt, written.query, own.copied)
         return written

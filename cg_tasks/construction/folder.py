@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -18,6 +17,7 @@ from cg_tasks.adapters import file_sha256
 from cg_tasks.construction.rows import StageRow, first_words
 from cg_tasks.construction.settings import BuildSettings, read_build_settings
 from cg_tasks.errors import UserError
+from cg_tasks.whole_files import now, replace_file
 
 STAGES = ("tag", "aggregate", "benign", "queries")
 """In the order in which each reads the one before; ``tag`` reads the source."""
@@ -29,7 +29,8 @@ class StageRecord(BaseModel):
     """What one run of a stage was, beside its rows.
 
     made_from: what the rows depend on, each with its hash. rows: by status. reasons: of rows without a result, by their first words.
-    attempts: of rows with one, by number. prompt: name, version and hash of the template.
+    attempts: of rows with one, by number. prompt: name, version and hash of the template. judge: its model, server, and rubric
+    with version and hash. models_returned: what the generator called itself -> parts of the rows.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -48,8 +49,10 @@ class StageRecord(BaseModel):
     prompt: dict[str, str] | None = None
     model: str | None = None
     base_url: str | None = None
+    judge: dict[str, str] | None = None
     models_returned: dict[str, int] = Field(default_factory=dict)
-    duplicates: int = 0
+    source_signature: str = ""
+    left_out: int = 0
 
     def count(self, row: StageRow) -> None:
         """Take one row in."""
@@ -57,11 +60,6 @@ class StageRecord(BaseModel):
         if row.reason:
             words = first_words(row.reason) if row.status == "failed" else row.reason
             self.reasons[words] = self.reasons.get(words, 0) + 1
-
-
-def now() -> str:
-    """UTC, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 class BuildFolder:
@@ -114,7 +112,7 @@ class BuildFolder:
         """
         from filelock import FileLock, Timeout
 
-        lock = FileLock(self.path / ".lock", timeout=0)
+        lock = FileLock(self.path / ".lock", timeout=1)  # not 0: status takes it for a moment
         try:
             lock.acquire()
         except Timeout:
@@ -125,6 +123,18 @@ class BuildFolder:
             yield
         finally:
             lock.release()
+
+    def is_locked(self) -> bool:
+        """Whether a process works on this build."""
+        from filelock import FileLock, Timeout
+
+        try:
+            with FileLock(self.path / ".lock", timeout=0):
+                return False
+        except Timeout:
+            return True
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {error.strerror or type(error).__name__}") from None
 
     def record(self, stage: str) -> StageRecord | None:
         """The stage's last record; None where it has never run.
@@ -144,7 +154,7 @@ class BuildFolder:
 
     def write_record(self, record: StageRecord) -> None:
         """Put the record beside the rows, whole."""
-        write_whole(self.record_file(record.stage), record.model_dump_json(indent=1) + "\n")
+        replace_file(self.record_file(record.stage), record.model_dump_json(indent=1) + "\n")
 
     def rows(self, stage: str, kind: type[R]) -> Iterator[R]:
         """The rows a stage has written, one at a time.
@@ -196,24 +206,6 @@ def changes(record: StageRecord, made_from: Mapping[str, str]) -> list[str]:
 def file_hash(path: Path) -> str:
     """SHA-256 of a file; empty where there is none."""
     return file_sha256(path) if path.is_file() else ""
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a kill leaves the old one or the new one.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_text(text, encoding="utf-8", newline="\n")
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or type(error).__name__}") from None
 
 
 class StageWriter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cg_tasks.construction.engine.asking import Ask, Request
 from cg_tasks.construction.rows import Faulty
+from cg_tasks.construction.text.checks import Unit
 from cg_tasks.errors import UserError
 from cg_tasks.judge.budget import CHARACTERS_A_TOKEN
 from cg_tasks.judge.reading import read_reply
@@ -16,7 +17,7 @@ _CHARACTERS_A_WORD = 6
 
 
 class HarmCheck:
-    """Asks the harm judge. highest: the level it may give. sha256: of the rubric and that level.
+    """Asks the harm judge. highest: the level it may give.
 
     Raises:
         UserError: a faulty rubric.
@@ -25,7 +26,6 @@ class HarmCheck:
     def __init__(self, settings: ServerSettings | None, templates: str | None, highest: int):
         self._settings, self.highest = settings, highest
         self.rubric = load_rubrics(templates)["harm"]
-        self.sha256 = sha256_of([self.rubric.sha256, highest])
 
     @property
     def settings(self) -> ServerSettings:
@@ -78,7 +78,8 @@ class HarmCheck:
                 break
         raise Faulty("not_judged", detail)
 
-    def expected_tokens(self, words: int) -> int:
-        """Prompt tokens of a question about a response of that many words."""
+    def expected_tokens(self, length: int, unit: Unit = "words") -> int:
+        """Prompt tokens of a question about a response of that length."""
         messages = self.request("x", "x", retry=False).messages
-        return (sum(len(m["content"]) for m in messages) + words * _CHARACTERS_A_WORD) // CHARACTERS_A_TOKEN
+        characters = length * (_CHARACTERS_A_WORD if unit == "words" else 1)
+        return (sum(len(m["content"]) for m in messages) + characters) // CHARACTERS_A_TOKEN

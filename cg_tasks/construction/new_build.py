@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import yaml
-
-from cg_tasks.construction.folder import write_whole
-from cg_tasks.construction.settings import BUILD_FILE, SOURCE_FIELDS, BuildSettings
+from cg_tasks.construction.settings import BUILD_FILE, SOURCE_FIELDS
 from cg_tasks.errors import UserError
 from cg_tasks.pair_files import short
 
@@ -29,17 +26,17 @@ generator:               # CG_BUILD_MODEL, CG_BUILD_BASE_URL … in the environm
 
 review: {{share: 0.15, annotators: 2, seed: 0}}
 aggregate: {{by: ngrams, similarity: 0.5, agreement: 0.9, over: union, smallest: 3}}
-benign: {{attempts: 3, min_words: 180, max_words: 250, overlap: 0.5, judge: true, highest_harm: 0}}
+benign: {{attempts: 3, min_words: 180, max_words: 250, overlap: 0.5, copied: 0.8, judge: true, highest_harm: 0}}
 queries: {{attempts: 3, overlap: 0.3, shared_ngram: 5, copied: 0.8}}
 assemble: {{name: {name}, license: other}}
 """
 
 
-def new_build(folder: Path, source: str, columns: str | None = None) -> Path:
-    """Write ``build.yaml`` into a folder, which is made.
+def new_build(folder: Path, source: str, columns: str | None = None) -> tuple[Path, str]:
+    """The ``build.yaml`` of a new folder and its text; nothing is written.
 
     Raises:
-        UserError: there is one, columns that are no JSON object of our fields, or a folder that cannot be written.
+        UserError: there is one, or columns that are no JSON object of our fields.
     """
     folder = folder.expanduser()
     path = folder / BUILD_FILE
@@ -53,9 +50,7 @@ def new_build(folder: Path, source: str, columns: str | None = None) -> Path:
         columns=json.dumps(_columns(columns), ensure_ascii=False),
         name=_scalar(folder.resolve().name),
     )
-    BuildSettings(**yaml.safe_load(text))
-    write_whole(path, text)
-    return folder
+    return path, text
 
 
 def _scalar(text: str) -> str:

@@ -6,6 +6,7 @@ response, and is no copy of the prompt that the response answered.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -41,13 +42,14 @@ class QueriesStage(ModelStage[BenignRow, QueriesRow]):
     kinds: ClassVar[Mapping[str, Endpoint]] = {"queries": "generator"}
     reply_tokens = {"queries": 40}
     schema = json_schema(QueryReply)
-    modules = (reading, reply_models, checks, overlap, language)
+    modules = (sys.modules[__name__], reading, reply_models, checks, overlap, language)
 
     def rows(self) -> Iterator[BenignRow]:
         self._decide = reason_to_drop(outcomes(self.folder, "benign"))
         return (row for row in self.folder.rows("benign", BenignRow) if row.status == "ok")
 
     def ready(self) -> None:
+        outcomes(self.folder, "benign")  # raises here, while the old rows and their record are as they were
         if self.settings.language_code:
             language.require_language(self.settings.language_code)
 
@@ -79,7 +81,10 @@ class QueriesStage(ModelStage[BenignRow, QueriesRow]):
                 missing.append((intent, failed))
         statuses = {failed.status for _, failed in missing}
         status: RowStatus = "not_run" if "not_run" in statuses else "failed" if statuses else "ok"
-        return self._row(row, status, "; ".join(f"{f.reason} [{intent} query]" for intent, f in missing), found)
+        told = [f"{failed.reason} [{intent} query]" for intent, failed in missing]
+        if len(missing) == 2 and len({failed.reason for _, failed in missing}) == 1:
+            told = [missing[0][1].reason]
+        return self._row(row, status, "; ".join(told), found)
 
     def _row(self, row: BenignRow, status: RowStatus, reason: str, found: Mapping[str, Any]) -> QueriesRow:
         return QueriesRow(

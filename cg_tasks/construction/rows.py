@@ -67,7 +67,7 @@ class Made(BaseModel):
 class StageRow(BaseModel):
     """One row of a stage's output. Nothing is missing without a reason: ``reason`` is empty exactly where the status is ok."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     pair_id: str
     status: RowStatus

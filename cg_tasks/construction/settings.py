@@ -67,14 +67,18 @@ class AggregateSettings(_Section):
 
 
 class BenignSettings(_Section):
-    """min_words, max_words: of the response (the paper: 180-250), counted in ``unit``. overlap: highest ROUGE-L F1 with the harmful
-    response. judge: whether the harm judge must find it harmless; highest_harm: the level it may give."""
+    """min_words, max_words: of the response (the paper: 180-250), counted in ``unit``.
+
+    overlap: highest ROUGE-L F1 with the harmful response. copied: highest similarity of its query with the harmful prompt. judge:
+    whether the harm judge must find it harmless; highest_harm: the level it may give.
+    """
 
     attempts: int = Field(default=3, ge=1, le=20)
     min_words: int = Field(default=180, ge=1)
     max_words: int = Field(default=250, ge=1)
     unit: Literal["words", "characters"] = "words"
     overlap: float = Field(default=0.5, ge=0, le=1, allow_inf_nan=False)
+    copied: float = Field(default=0.8, gt=0, le=1, allow_inf_nan=False)
     judge: bool = True
     highest_harm: int = Field(default=0, ge=0, le=4)
 
@@ -159,8 +163,10 @@ def read_build_settings(folder: Path) -> BuildSettings:
     return settings
 
 
-def generator_settings(folder: Path, settings: BuildSettings) -> GeneratorSettings | None:
-    """The generator from build.yaml's ``generator`` and ``CG_BUILD_*``; the environment wins. None without a key and a server.
+def generator_settings(folder: Path, settings: BuildSettings, *, calling: bool = True) -> GeneratorSettings | None:
+    """The generator from build.yaml's ``generator`` and ``CG_BUILD_*``; the environment wins.
+
+    calling: None without a key and a server; if not, the settings in any case.
 
     Raises:
         UserError: a bad setting.
@@ -168,7 +174,7 @@ def generator_settings(folder: Path, settings: BuildSettings) -> GeneratorSettin
     path = folder / BUILD_FILE
     _, node = read_yaml(path, [])
     values, origin = _generator_file_values(settings, path, node)
-    return read_server_settings(GeneratorSettings, values, origin, os.environ)
+    return read_server_settings(GeneratorSettings, values, origin, os.environ, calling=calling)
 
 
 def no_generator(folder: Path) -> UserError:

@@ -15,9 +15,10 @@ from pydantic import BaseModel, ConfigDict
 from cg_tasks.construction.settings import SOURCE_FIELDS, BuildSettings
 from cg_tasks.errors import UserError
 from cg_tasks.pair_columns import plain
-from cg_tasks.pair_files import SUFFIXES, Problem, Row, short, stream_rows
+from cg_tasks.pair_files import SUFFIXES, Problem, Row, data_files, short, stream_rows
 from cg_tasks.pair_hub import HUB_ID, hub_rows, hub_splits
 from cg_tasks.pairs import text_fault
+from cg_tasks.provenance import sha256_of
 
 _CANDIDATES = {
     "pair_id": ("pair_id", "id", "uid", "idx"),
@@ -31,7 +32,7 @@ _ID_DIGITS = 12
 class SourceRow(BaseModel):
     """A harmful prompt and the response that complies with it (appendix A.1)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     pair_id: str
     prompt: str
@@ -40,12 +41,25 @@ class SourceRow(BaseModel):
 
 @dataclass
 class SourceCheck:
-    """rows: that will be read. duplicates: rows whose prompt and response came before. sha256: of the rows' content, in order."""
+    """rows: that will be read. sha256: of their content, in order. problems: rows without a usable text or id, none of which is read.
+
+    repeated: where rows stand whose prompt and response came before.
+    """
 
     rows: int = 0
-    duplicates: int = 0
     sha256: str = ""
     problems: list[Problem] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+
+    @property
+    def duplicates(self) -> int:
+        return len(self.repeated)
+
+    @property
+    def left_out(self) -> list[tuple[str, str]]:
+        """Where each row stands that is not read, and why."""
+        faulty = [(problem.where, problem.message) for problem in self.problems]
+        return [*faulty, *((where, "the same prompt and response came before") for where in self.repeated)]
 
 
 def source_id(prompt: str, response: str) -> str:
@@ -72,6 +86,14 @@ class Source:
         """As it is named in manifests: no path of this machine."""
         return self.path.name if self.path else self.settings.source
 
+    def signature(self) -> str:
+        """What tells that the source has changed without reading it: its files' names, sizes and times; a Hub id as it is."""
+        if self.path is None:
+            return f"hub {self.settings.source} {self.settings.split or ''}"
+        stats = [(file.name, file.stat()) for file in data_files(self.path, self.settings.source)]
+        columns = [self.settings.columns, self.settings.faulty_rows]
+        return sha256_of([columns, [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]])
+
     def check(self) -> SourceCheck:
         """Read everything once.
 
@@ -81,7 +103,7 @@ class Source:
         found = SourceCheck()
         digest = hashlib.sha256()
         for row in self._rows(found):
-            digest.update(row.model_dump_json().encode())
+            digest.update(f"{row.pair_id}\0{row.prompt}\0{row.response}\0".encode())
             found.rows += 1
         found.sha256 = digest.hexdigest()
         if found.problems and self.settings.faulty_rows == "stop":
@@ -105,7 +127,7 @@ class Source:
                 continue
             content = hashlib.sha256(f"{row.prompt}\0{row.response}".encode()).digest()
             if content in seen:
-                found.duplicates += 1
+                found.repeated.append(raw.where)
                 continue
             seen.add(content)
             if row.pair_id in ids:
@@ -143,7 +165,9 @@ class Source:
             if len(found) == 1 or (found and name == "pair_id"):
                 columns[name] = found[0]
             elif name != "pair_id":
-                which = f"It may be {' or '.join(map(short, found))}" if found else f"It has {', '.join(map(short, names))}"
+                which = (
+                    f"It may be {' or '.join(map(short, found))}" if found else f"It has {', '.join(map(short, names))}"
+                )
                 raise UserError(
                     f"{first.where}: which column holds the {name}? {which}: say so in build.yaml: columns: {{{name}: …}}"
                 )

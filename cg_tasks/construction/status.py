@@ -1,8 +1,7 @@
-"""``status``: a table of the stages: rows in, ok, failed, spent. Reads records and counts, never the rows."""
+"""``status``: a table of the stages: rows in, ok, failed, spent. Reads records, hashes and counts; no row."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,6 +48,7 @@ def stage_statuses(folder: BuildFolder, servers: Mapping[Endpoint, ServerSetting
         with Replies(folder.replies_file) as replies:
             used = replies.use(kind for kinds in _KINDS.values() for kind in kinds)
     found = []
+    earlier = ""
     for name in STAGES:
         record = folder.record(name)
         uses = {kind: used.get(kind, Use()) for kind in _KINDS[name]}
@@ -60,10 +60,14 @@ def stage_statuses(folder: BuildFolder, servers: Mapping[Endpoint, ServerSetting
         returned: dict[Endpoint, Counter[str]] = {"generator": Counter(), "judge": Counter()}
         for kind, use in uses.items():
             returned[_KINDS[name][kind]].update(dict(use.models))
+        state = _state(folder, name, record)
+        if state == "done" and earlier:
+            state = f"done, before {earlier} is up to date"
+        earlier = earlier or ("" if state == "done" else name)
         found.append(
             StageStatus(
                 stage=name,
-                state=_state(folder, name, record),
+                state=state + _other_model(record, servers.get("generator")),
                 rows_in=record.rows_in if record else 0,
                 rows=record.rows if record else {},
                 reasons=record.reasons if record else {},
@@ -78,12 +82,19 @@ def stage_statuses(folder: BuildFolder, servers: Mapping[Endpoint, ServerSetting
     return found
 
 
+def _other_model(record: StageRecord | None, generator: ServerSettings | None) -> str:
+    """Stages may be by different models; that a setting has no effect on what is done should show."""
+    if record is None or generator is None or record.model in (None, generator.model):
+        return ""
+    return f"; by {record.model}, now {generator.model} is set"
+
+
 def _state(folder: BuildFolder, stage: str, record: StageRecord | None) -> str:
     if record is None:
         return "not run"
     done = sum(record.rows.values())
     if record.state == "running":
-        return f"running ({done:,} rows written)" if _alive(record.pid) else f"killed after {done:,} rows: run it again"
+        return f"running ({done:,} rows written)" if folder.is_locked() else f"killed after {done:,} rows: run it again"
     if record.state == "stopped":
         return f"stopped after {done:,} rows: run it again"
     try:
@@ -91,16 +102,6 @@ def _state(folder: BuildFolder, stage: str, record: StageRecord | None) -> str:
     except UserError as error:
         return f"stale: {error}"
     return f"stale: {', '.join(stale)} changed" if stale else "done"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):  # another user's
-        return True
-    return True
 
 
 def format_statuses(statuses: list[StageStatus]) -> str:

@@ -5,6 +5,7 @@ Reads the source's rows, writes :class:`TagRow`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from cg_tasks.construction.text.reading import json_schema, read_object
 from cg_tasks.construction.text.reply_models import TagReply
 from cg_tasks.judge.client import Reply
 from cg_tasks.judge.server_settings import ServerSettings
+from cg_tasks.provenance import sha256_of
 
 
 class TagRow(StageRow):
@@ -31,13 +33,18 @@ class TagRow(StageRow):
     made: Made | None = None
 
 
+def tag_content(row: TagRow) -> str:
+    """Hash of what a mark is about: another concept, and the mark is of another row."""
+    return sha256_of([row.prompt, row.response, row.concept])
+
+
 class TagStage(ModelStage[SourceRow, TagRow]):
     name = "tag"
     template = "tag"
     kinds: ClassVar[Mapping[str, Endpoint]] = {"tag": "generator"}
     reply_tokens = {"tag": 80}
     schema = json_schema(TagReply)
-    modules = (reading, reply_models, checks, language)
+    modules = (sys.modules[__name__], reading, reply_models, checks, language)
 
     def __init__(self, folder: BuildFolder, servers: Mapping[Endpoint, ServerSettings]):
         super().__init__(folder, servers)
@@ -53,8 +60,19 @@ class TagStage(ModelStage[SourceRow, TagRow]):
     def rows(self) -> Iterator[SourceRow]:
         return iter(self.source)
 
+    def ready(self) -> None:
+        if self.settings.language_code:  # what a later stage needs is better known before the first call
+            language.require_language(self.settings.language_code)
+
     def made_from(self) -> dict[str, str]:
-        return {"the source": self.checked.sha256, **self.asked_of()}
+        return {"the source": self._source_sha256(), **self.asked_of()}
+
+    def _source_sha256(self) -> str:
+        """As recorded, if the source looks as it did then: reading all of it, or asking the Hub, is for the stage itself."""
+        record = None if self._checked else self.folder.record(self.name)
+        if record and record.source_signature == self.source.signature() and "the source" in record.made_from:
+            return record.made_from["the source"]
+        return self.checked.sha256
 
     def reading_settings(self) -> Any:
         return self.settings.tag.model_dump()
@@ -87,5 +105,6 @@ class TagStage(ModelStage[SourceRow, TagRow]):
 
     async def _read(self, reply: Reply) -> TagReply:
         tag = read_object(reply, TagReply)
+        checks.check_language(tag.reason, self.settings.language_code)
         checks.check_script(tag.concept, self.settings.language_code)
         return tag

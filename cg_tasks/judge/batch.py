@@ -25,6 +25,7 @@ from cg_tasks.judge.request import request_params
 from cg_tasks.judge.rubrics import JudgeItem
 from cg_tasks.judge.server_settings import ServerSettings
 from cg_tasks.judge.settings import JudgeSettings
+from cg_tasks.whole_files import replace_file
 
 # OpenAI's limits of one file are 50,000 requests and 200 MB.
 MAX_REQUESTS, MAX_BYTES = 50_000, 190_000_000
@@ -225,12 +226,17 @@ def _reply_in(client: ChatClient, text: str) -> tuple[str, Reply | CallFailed]:
         custom_id = str(line["custom_id"])
         response = line.get("response") or {}
         if line.get("error") or response.get("status_code", 200) != 200:
-            raise CallFailed(str(line.get("error") or response.get("body")))
+            raise _failure(line.get("error") or response.get("body"), response.get("status_code"))
         return custom_id, client.reply_of(response["body"], 0.0)
     except CallFailed as failed:
-        return custom_id, CallFailed(client.clean(str(failed))[:300], failed.status)
+        return custom_id, CallFailed(client.clean(str(failed))[:300], failed.status, empty=failed.empty)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return custom_id, CallFailed(f"a line of the batch's output cannot be read ({type(error).__name__})")
+
+
+def _failure(said: Any, status: Any) -> CallFailed:
+    known = status if type(status) is int else None
+    return CallFailed(str(said), known, hopeless=known in (401, 404))
 
 
 def _client(settings: ServerSettings, max_retries: int | None = None) -> ChatClient:
@@ -256,11 +262,9 @@ def _parts(lines: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
 
 def _write(job: Path, record: dict[str, Any]) -> None:
     try:
-        job.write_text(json.dumps(record, indent=2), encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{job}: cannot be written ({error.strerror}); the batches started so far: {record['batches']}"
-        ) from None
+        replace_file(job, json.dumps(record, indent=2))
+    except UserError as error:
+        raise UserError(f"{error}; the batches started so far: {record['batches']}") from None
 
 
 def _read(job: Path) -> dict[str, Any]:
@@ -268,8 +272,8 @@ def _read(job: Path) -> dict[str, Any]:
         record = json.loads(job.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{job}: cannot be read as a job file ({error}): name the one that judge batch submit wrote"
+            f"{job}: cannot be read as a job file ({error}): name the one that judge batch submit or build --submit wrote"
         ) from None
     if not isinstance(record, dict) or not isinstance(record.get("batches"), list):
-        raise UserError(f"{job}: not a job file of judge batch submit")
+        raise UserError(f"{job}: not a job file of judge batch submit or build --submit")
     return record

@@ -30,13 +30,13 @@ class Caller:
     """What one run asks one server.
 
     modes: whether a JSON schema may go with a request, the first tried first. stopped: why no more calls are made, empty while they
-    are. refused_schema: whether the server turned a schema down.
+    are; stopped_briefly: the same without a server's words. refused_schema: whether the server turned a schema down.
     """
 
     def __init__(self, settings: ServerSettings, client: ChatClient, budget: Budget, modes: list[bool]):
         self.settings, self.client, self.budget, self.modes = settings, client, budget, modes
         self.structured = modes[0]
-        self.stopped = ""
+        self.stopped = self.stopped_briefly = ""
         self.refused_schema = False
         self._exhausted = False
         self._answered = self._failed_in_a_row = 0
@@ -102,6 +102,9 @@ class Caller:
         if self.stopped:
             return
         if failed.hopeless and not self._answered:
-            self.stopped = f"the first call failed and every other would: {failed}"
+            self._stop("the first call failed and every other would", failed)
         elif self._failed_in_a_row >= self.settings.give_up_after:
-            self.stopped = f"{self._failed_in_a_row} calls in a row failed: {failed}"
+            self._stop(f"{self._failed_in_a_row} calls in a row failed", failed)
+
+    def _stop(self, why: str, failed: CallFailed) -> None:
+        self.stopped, self.stopped_briefly = f"{why}: {failed}", f"{why}: {failed.brief}"

@@ -42,11 +42,20 @@ class Reply:
 
 
 class CallFailed(Exception):
-    """A call without a reply. status: HTTP status or None. hopeless: every other call would fail alike (key, model, address)."""
+    """A call without a reply. status: HTTP status or None. hopeless: every other call would fail alike (key, model, address).
 
-    def __init__(self, detail: str, status: int | None = None, hopeless: bool = False):
+    empty: the server answered, with a chat completion that holds no message.
+    """
+
+    def __init__(self, detail: str, status: int | None = None, hopeless: bool = False, empty: bool = False):
         super().__init__(detail)
-        self.status, self.hopeless = status, hopeless
+        self.status, self.hopeless, self.empty = status, hopeless, empty
+
+    @property
+    def brief(self) -> str:
+        """What failed, in words of ours alone: a server may quote the request in what it says."""
+        said = self.status is None or self.hopeless  # of the key, the model or the address
+        return str(self) if said else f"HTTP {self.status}"
 
     @property
     def about_this_text(self) -> bool:
@@ -191,7 +200,7 @@ class ChatClient:
             answer = _decoded(answer)
         message, finish = _part(answer, "choices", 0, "message"), _part(answer, "choices", 0, "finish_reason")
         if not isinstance(message, dict):
-            raise CallFailed("the server's answer holds no message")
+            raise CallFailed("the server's answer holds no message", empty=isinstance(answer, dict))
         counts = {key: _part(answer, "usage", key) for key in ("prompt_tokens", "completion_tokens")}
         return Reply(
             text=self._text(_joined(message.get("content"))),

@@ -85,7 +85,7 @@ def messages_of(rubric: Template, item: JudgeItem, *, structured: bool, retry: b
     hold it, and it is a value given to the template, never a part of it.
     """
     query, response = encodable(item.query), encodable(item.response)
-    nonce = nonce_for(rubric, query, response)
+    nonce = nonce_for(rubric.sha256, query, response)
     values = {"query": query, "response": response, "nonce": nonce, "structured": structured, "retry": retry}
     return [
         {"role": "system", "content": render(rubric, values, "system")},
@@ -93,9 +93,9 @@ def messages_of(rubric: Template, item: JudgeItem, *, structured: bool, retry: b
     ]
 
 
-def nonce_for(template: Template, *texts: str) -> str:
-    """A code for the delimiters around texts, 16 hexadecimal digits: it depends on all of them and stands in none."""
+def nonce_for(salt: str, *texts: str) -> str:
+    """A code for the delimiters around texts, 16 hexadecimal digits: it depends on all of them and on the salt, and stands in none."""
     count, together = 0, "".join(texts)
-    while (nonce := sha256_of([template.sha256, *texts, count])[:16]) in together:
+    while (nonce := sha256_of([salt, *texts, count])[:16]) in together:
         count += 1
     return nonce

@@ -93,9 +93,17 @@ Origins = dict[str, str]
 
 
 def read_server_settings(
-    kind: type[S], values: dict[str, Any], origin: Origins, env: Mapping[str, str], *, other_names: tuple[str, ...] = ()
+    kind: type[S],
+    values: dict[str, Any],
+    origin: Origins,
+    env: Mapping[str, str],
+    *,
+    other_names: tuple[str, ...] = (),
+    calling: bool = True,
 ) -> S | None:
-    """Settings of ``kind`` from ``values`` (with where each one stands) and the environment; None without a key and a server.
+    """Settings of ``kind`` from ``values`` (with where each one stands) and the environment.
+
+    calling: None without a key and a server; if not, settings in any case, to look up a model's name or its prices.
 
     other_names: variables with the role's prefix that are no setting.
 
@@ -111,7 +119,7 @@ def read_server_settings(
     if not own_server and (url := env.get(_OPENAI_URL_VARIABLE, "").strip()):
         values["base_url"], origin["base_url"] = url, _OPENAI_URL_VARIABLE
     values["api_key"] = _key(prefix, env, values)
-    if not (values["api_key"] or own_server):
+    if calling and not (values["api_key"] or own_server):
         return None
     try:
         settings = kind(**values)

@@ -51,8 +51,12 @@ class JudgeSettings(ServerSettings):
     cache: str = Field(default_factory=lambda: str(cache_home() / "judge.sqlite"))
 
 
-def read_judge_settings(file: str | None = None, environ: Mapping[str, str] | None = None) -> JudgeSettings | None:
+def read_judge_settings(
+    file: str | None = None, environ: Mapping[str, str] | None = None, *, calling: bool = True
+) -> JudgeSettings | None:
     """The judge's settings, or None where no judge is configured: neither a key nor a server of one's own.
+
+    calling: if not, the settings in any case, defaults where nothing is set.
 
     file: a ``judge.yaml``; else the one that CG_JUDGE_CONFIG names, else ``judge.yaml`` in the working directory if there is one.
 
@@ -67,7 +71,7 @@ def read_judge_settings(file: str | None = None, environ: Mapping[str, str] | No
     origin: Origins = {}
     if named or path.is_file():
         values, origin = _from_file(path)
-    return read_server_settings(JudgeSettings, values, origin, env, other_names=(_FILE_VARIABLE,))
+    return read_server_settings(JudgeSettings, values, origin, env, other_names=(_FILE_VARIABLE,), calling=calling)
 
 
 def required_settings(file: str | None = None, *, generating: bool = True) -> JudgeSettings:

@@ -19,6 +19,7 @@ from cg_tasks.pair_columns import INTENTS, TEXT_FIELDS
 from cg_tasks.pair_files import Problem, short
 from cg_tasks.pair_stats import check_pairs, format_stats, pair_stats
 from cg_tasks.pairs import Pair, PairTable, content_hash, text_fault, write_pairs
+from cg_tasks.sheet_files import safe_cell
 
 PAIRS = "pairs.jsonl"
 PARQUET = Path("data") / "train-00000-of-00001.parquet"
@@ -257,7 +258,7 @@ def _write(
     with (folder / DROPPED).open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["pair_id", "stage", "status", "reason"])
-        writer.writerows([d.pair_id, d.stage, d.status, d.reason] for d in dropped)
+        writer.writerows([safe_cell(d.pair_id), d.stage, d.status, d.reason] for d in dropped)
     for place, source in files.items():
         shutil.copyfile(source, folder / place)
 

@@ -162,7 +162,8 @@ def _how_built(manifest: Manifest) -> str:
     for s in asked:
         if s.judges_returned:
             judges = ", ".join(f"{_code(name)} ({n} replies)" for name, n in s.judges_returned.items())
-            parts.append(f"The harm judge that read what `{s.stage}` wrote: {judges}.")
+            rubric = f", rubric `{s.judge['rubric']}` version {s.judge['version']}" if s.judge else ""
+            parts.append(f"The harm judge that read what `{s.stage}` wrote: {judges}{rubric}.")
     if merge := manifest.merge_map:
         by = "reviewed by people" if merge.reviewed else "not reviewed by people"
         parts.append(
@@ -192,12 +193,14 @@ def _value(value: object) -> str:
 
 
 def _reviews(manifest: Manifest) -> str:
-    found: dict[str, ReviewSummary] = {review.kind: review for review in manifest.reviews}
+    found: dict[str, list[str]] = {}
+    for review in manifest.reviews:
+        found.setdefault(review.kind, []).append(_review(review))
     without = dict.fromkeys(_REVIEWED, "not reviewed by people")
     if manifest.merge_map and manifest.merge_map.reviewed:
         without["aggregate"] = "no annotators' marks; the merge map as a whole is marked as reviewed"
     lines = [
-        f"* **{kind}** ({what}): {_review(found[kind]) if kind in found else without[kind]}."
+        f"* **{kind}** ({what}): {'. A further round: '.join(found.get(kind) or [without[kind]])}."
         for kind, what in _REVIEWED.items()
     ]
     return "\n".join([*lines, "* **queries** (whether each asks for its response): not reviewed by people."])

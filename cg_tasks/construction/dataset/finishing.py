@@ -8,12 +8,12 @@ from typing import Any
 
 from cg_tasks.construction.benign import BenignRow
 from cg_tasks.construction.chain import require_before
-from cg_tasks.construction.dataset.assemble import Assembled, assemble
+from cg_tasks.construction.dataset.assemble import Assembled, EndedRow, assemble
 from cg_tasks.construction.engine.asking import Endpoint
-from cg_tasks.construction.folder import STAGES, BuildFolder, StageRecord, file_hash, now
+from cg_tasks.construction.folder import STAGES, BuildFolder, StageRecord, file_hash
 from cg_tasks.construction.grouping.aggregate import AggregateRow
 from cg_tasks.construction.grouping.agreement_rule import apply, in_words
-from cg_tasks.construction.grouping.applying import concepts
+from cg_tasks.construction.grouping.concepts import concepts
 from cg_tasks.construction.grouping.merge_file import read_map
 from cg_tasks.construction.queries import QueriesRow
 from cg_tasks.construction.review.importing import AGREEMENT
@@ -27,6 +27,7 @@ from cg_tasks.construction.tag import TagRow
 from cg_tasks.errors import UserError
 from cg_tasks.judge.server_settings import ServerSettings
 from cg_tasks.provenance import package_versions
+from cg_tasks.whole_files import now
 
 _KINDS: Mapping[str, type[StageRow]] = {"tag": TagRow, "aggregate": AggregateRow, "benign": BenignRow}
 
@@ -54,6 +55,7 @@ def finish(
             "name": source.name,
             "sha256": records["tag"].made_from["the source"],
             "rows": records["tag"].rows_in,
+            "left_out": records["tag"].left_out,
         },
         "language": folder.settings.language,
         "settings": folder.settings.model_dump(exclude={"source", "generator", "templates"}),
@@ -69,7 +71,7 @@ def finish(
         license=own.license,
         language_code=folder.settings.language_code,
         overlap_ceiling=own.overlap,
-        ended=_ended(folder),
+        ended=_ended(folder, source),
         merge_map=folder.merge_file,
         agreement={at.name: at / AGREEMENT for _, at, _ in reviews},
     )
@@ -85,8 +87,13 @@ def _refuse_missing(folder: BuildFolder, records: Mapping[str, StageRecord]) -> 
                 )
 
 
-def _ended(folder: BuildFolder) -> Iterator[tuple[str, StageRow]]:
-    """Rows of the earlier stages. A row that tag left behind is told by aggregate's row of the same id."""
+def _ended(folder: BuildFolder, source: Source) -> Iterator[tuple[str, EndedRow]]:
+    """Rows of the source that were not read, by where they stand, and of the stages. Aggregate's rows tell of those that tag left."""
+    for where, why in source.check().left_out:
+        yield (
+            "source",
+            StageRow(pair_id=where.replace(folder.settings.source, source.name), status="dropped", reason=why),
+        )
     for stage in ("aggregate", "benign"):
         for row in folder.rows(stage, _KINDS[stage]):
             yield stage, row
@@ -94,13 +101,15 @@ def _ended(folder: BuildFolder) -> Iterator[tuple[str, StageRow]]:
 
 def _stage(folder: BuildFolder, records: Mapping[str, StageRecord], status: StageStatus) -> dict[str, Any]:
     record = records[status.stage]
+    asked = folder.record("propose") if status.stage == "aggregate" and status.calls else record
     before = STAGES.index(status.stage) - 1
     return {
         "stage": status.stage,
-        "prompt": record.prompt,
-        "model": record.model,
-        "base_url": record.base_url,
-        "models_returned": dict(status.models),
+        "prompt": asked and asked.prompt,
+        "model": asked and asked.model,
+        "base_url": asked and asked.base_url,
+        "models_returned": record.models_returned,
+        "judge": record.judge,
         "judges_returned": dict(status.judges),
         "rows": {"in": record.rows_in, **record.rows},
         "reasons": record.reasons,

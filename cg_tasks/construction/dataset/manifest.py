@@ -50,11 +50,12 @@ class _Part(BaseModel):
 
 
 class SourceSummary(_Part):
-    """name: a Hub id, or a file's name without its folder."""
+    """name: a Hub id, or a file's name without its folder. left_out: rows without a usable text, and repeated ones."""
 
     name: str
     sha256: MaybeSha256 = None
     rows: Count
+    left_out: Count = 0
 
 
 class PromptSummary(_Part):
@@ -86,6 +87,7 @@ class StageSummary(_Part):
     model: str | None = None
     base_url: Annotated[str | None, AfterValidator(_without_password)] = None
     models_returned: Counts = Field(default_factory=dict)
+    judge: dict[str, str] | None = None
     judges_returned: Counts = Field(default_factory=dict)
     rows: RowCounts
     reasons: Counts = Field(default_factory=dict)

@@ -88,23 +88,25 @@ async def attempt(
     request_of: number of the attempt from 1, code of the last one's fault -> request. read: raises Faulty. parser: hash of the code
     and settings that read. rejected: request hashes whose replies people have turned down.
 
-    Attempts beyond ``most`` whose replies are at hand (from an earlier ``--retry-failed``) are read too.
+    A reply that people have turned down allows as many attempts again. Attempts beyond the limit whose replies are at hand (from an
+    earlier ``--retry-failed``) are read too.
 
     Raises:
         NotMade: none passed, or a reply is missing.
     """
     faults: list[Fault] = []
     made: Made | None = None
-    limit = most
+    limit, granted = most, False
+    turned_down: set[str | None] = set()
     number = 0
     while True:
         number += 1
         request = request_of(number, faults[-1].code if faults else None)
         if number > limit and not ask.has(request):
-            if not ask.retry_failed or limit > most:
+            if granted or not ask.retry_failed:
                 tried = ", ".join(dict.fromkeys(f.code for f in faults))
                 raise NotMade("failed", f"{faults[-1]} (attempt {number - 1}; so far: {tried})", made)
-            limit = number - 1 + most
+            limit, granted = number - 1 + most, True
         try:
             reply = await ask(request)
         except NoReply as missing:
@@ -118,9 +120,14 @@ async def attempt(
         )
         try:
             if request.sha256 in rejected:
+                turned_down.add(reply.text)
                 raise Faulty("rejected", "by review")
+            if reply.text in turned_down:
+                raise Faulty("rejected", "by review, and written again to the letter")
             return Attempted(await read(reply), made)
         except Faulty as faulty:
             faults.append(faulty.fault)
+            if request.sha256 in rejected:  # it is written again, as the first time
+                limit = max(limit, number + most)
         except NoReply as missing:  # of the judge, who reads as well
             raise NotMade(missing.status, missing.reason, made) from None

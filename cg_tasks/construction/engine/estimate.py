@@ -85,9 +85,8 @@ def plan(
     use = replies.use(stage.kinds)
     found = []
     for kind, endpoint in stage.kinds.items():
-        each = (
-            use[kind].completion_tokens / use[kind].calls if use[kind].completion_tokens else stage.reply_tokens[kind]
-        )
+        known = use[kind]
+        each = known.completion_tokens / known.counted if known.completion_tokens else stage.reply_tokens[kind]
         completion = round(calls[kind] * each)
         settings = stage.servers.get(endpoint)
         found.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
 A = TypeVar("A")
@@ -12,7 +12,7 @@ B = TypeVar("B")
 
 async def ordered(
     rows: Iterable[A], work: Callable[[A], Awaitable[B]], *, at_once: int, held: int, stagger: float = 0.0
-) -> AsyncIterator[B]:
+) -> AsyncGenerator[B, None]:
     """``work`` on every row, ``at_once`` of them together; results in the rows' order.
 
     held: rows taken and not yet given back, at most: one slow row lets the others run on that far. stagger: seconds between the first
@@ -44,7 +44,9 @@ async def ordered(
                 results[number] = await work(row)
                 if number == given:
                     ready.set()
-        except BaseException as error:  # a cancellation that ``work`` raises, too: its row would be waited for without end
+        except (
+            BaseException
+        ) as error:  # a cancellation that ``work`` raises, too: its row would be waited for without end
             faults.append(error)
             finished = True
         finally:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +29,9 @@ A = TypeVar("A")
 B = TypeVar("B", bound=StageRow)
 _STAGGER = 0.001  # seconds between the first calls
 _HELD = 1024  # rows taken and not yet written, at most
+_SHOWN = 32  # rows between two looks at what the progress bar says
+_LANDING = 60.0  # seconds to wait for calls under way when a run is stopped
+OVER_BUDGET = "not asked: the budget is used up"
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,30 @@ def params_of(settings: ServerSettings, request: Request, structured: bool) -> d
     return {**settings.params, "response_format": {"type": "json_schema", "json_schema": schema}}
 
 
+def reply_or_reason(failed: CallFailed, key: str, replies: Replies) -> Reply:
+    """What a call without a message comes to: a reply where the server has decided about this text, else the reason why there is none.
+
+    Raises:
+        NoReply: ``failed``, noted with the key, where it is about this request; ``not_run`` where it says nothing about it.
+    """
+    if failed.refuses_text:  # its filter stopped the text: that is this attempt's reply
+        return Reply(None, str(failed), "content_filter", None, None, 0.0)
+    if failed.empty:
+        return Reply(None, None, None, None, None, 0.0)
+    reason = f"no reply: {failed.brief}"
+    if failed.status is None or failed.hopeless:  # no server, or none that knows us
+        raise NoReply("not_run", reason)
+    replies.note_failure(key, reason, str(failed))
+    raise NoReply("failed", reason)
+
+
 class Line:
     """Where requests are answered: from the replies at hand, else by a server."""
 
     def __init__(self, replies: Replies, callers: Mapping[Endpoint, Caller], retry_failed: bool):
         self.replies, self.callers, self.retry_failed = replies, callers, retry_failed
         self.seen: Counter[str] = Counter()
+        self._flying: dict[str, asyncio.Task[Reply]] = {}
         # Rows run as many at once as the generator takes calls; another server may take fewer.
         self._room = {endpoint: asyncio.Semaphore(caller.settings.concurrency) for endpoint, caller in callers.items()}
 
@@ -68,15 +89,32 @@ class Line:
             self.seen["cached"] += 1
             return reply
         failure = self.replies.failure(request.key)
-        if failure is not None and not self.retry_failed:
+        if failure is not None and (not_now or not self.retry_failed):
             raise NoReply("failed", failure)
         if not_now:
             raise NoReply("not_run", not_now)
-        reply = await self._call(request)
-        self.replies.put(request.key, reply)
-        if failure is not None:
-            self.replies.forget_failure(request.key)
-        return reply
+        # Rows that ask the same ask once. A call that was made is paid for: whoever stops waiting for it does not stop it.
+        if (call := self._flying.get(request.key)) is None:
+            call = self._flying[request.key] = asyncio.create_task(self._call_and_keep(request, failure))
+        return await asyncio.shield(call)
+
+    async def land(self) -> None:
+        """Wait for the calls that are under way, so that their replies are kept."""
+        if flying := [call for call in self._flying.values() if not call.done()]:
+            logger.warning(
+                "waiting for %d calls under way, whose replies are paid for (Ctrl-C again: no more)", len(flying)
+            )
+            await asyncio.wait(flying, timeout=_LANDING)
+
+    async def _call_and_keep(self, request: Request, failure: str | None) -> Reply:
+        try:
+            reply = await self._call(request)
+            self.replies.put(request.key, reply)
+            if failure is not None:
+                self.replies.forget_failure(request.key)
+            return reply
+        finally:
+            del self._flying[request.key]
 
     async def _call(self, request: Request) -> Reply:
         caller = self.callers[request.endpoint]
@@ -87,15 +125,11 @@ class Line:
                     lambda structured: params_of(caller.settings, request, structured),
                 )
         except NotAsked as refused:
-            raise NoReply("not_run", str(refused)) from None
+            if refused.status == "over_budget":
+                raise NoReply("not_run", OVER_BUDGET) from None
+            raise NoReply("not_run", f"not asked, because {caller.stopped_briefly}") from None
         except CallFailed as failed:
-            if failed.refuses_text:  # the server's filter stopped the text: that is this attempt's reply
-                return Reply(None, str(failed), "content_filter", None, None, 0.0)
-            reason = f"no reply: {failed}"
-            if failed.status is None or failed.hopeless:  # no server, or none that knows us: nothing about this row
-                raise NoReply("not_run", reason) from None
-            self.replies.note_failure(request.key, reason)
-            raise NoReply("failed", reason) from None
+            return reply_or_reason(failed, request.key, self.replies)
         if caller.refused_schema and not structured:
             self.replies.note_text_only(server_of(caller.settings))
         return reply
@@ -152,8 +186,8 @@ class Run(Generic[A, B]):
         self.stopped = ""
         self.record = StageRecord(stage=stage.name)
 
-    def run(self, rows_in: int, duplicates: int = 0) -> StageRecord:
-        """Write the stage's rows. rows_in: how many there will be.
+    def run(self, rows_in: int, **more: Any) -> StageRecord:
+        """Write the stage's rows. rows_in: how many there will be. more: fields of the record.
 
         Raises:
             UserError: input that is missing or stale, a server that cannot be reached.
@@ -163,10 +197,11 @@ class Run(Generic[A, B]):
             stage=stage.name,
             made_from=stage.made_from(),
             rows_in=rows_in,
-            duplicates=duplicates,
+            **more,
             prompt={"name": stage.prompt.name, "version": str(stage.prompt.version), "sha256": stage.prompt.sha256},
             model=stage.generator.model,
             base_url=stage.generator.base_url,
+            judge=stage.judge_record(),
         )
         run_blocking(self._run())
         return self.record
@@ -196,22 +231,31 @@ class Run(Generic[A, B]):
                     tqdm(total=self.record.rows_in, desc=stage.name, unit="row") as bar,
                 ):
                     models: Counter[str] = Counter()
-                    async for row in ordered(
-                        enumerate(stage.rows()), work, at_once=at_once, held=max(_HELD, 4 * at_once), stagger=_STAGGER
-                    ):
-                        made = stage.made(row)
-                        writer.write(row, max((m.attempts for m in made), default=0))
-                        models.update(m.model_returned for m in made if m.model_returned)
-                        bar.set_postfix(self._postfix(line), refresh=False)
-                        bar.update()
+                    held = max(_HELD, 4 * at_once)
+                    outcomes = ordered(enumerate(stage.rows()), work, at_once=at_once, held=held, stagger=_STAGGER)
+                    async with aclosing(outcomes):
+                        async for row in outcomes:
+                            made = stage.made(row)
+                            writer.write(row, max((m.attempts for m in made), default=0))
+                            models.update(m.model_returned for m in made if m.model_returned)
+                            if bar.n % _SHOWN == 0:
+                                bar.set_postfix(self._postfix(line), refresh=False)
+                            bar.update()
+                    bar.set_postfix(self._postfix(line))
                     self.record.models_returned = dict(sorted(models.items()))
             finally:
+                await line.land()
                 self.calls = sum(caller.budget.calls for caller in callers.values())
                 self.spent = _spent(callers)
-                self.stopped = next((c.stopped for c in callers.values() if c.stopped), "")
+                self.stopped = next((c.stopped_briefly for c in callers.values() if c.stopped), "")
+
+    @property
+    def beyond_limit(self) -> str:
+        """The reason of the rows for which no call may be made."""
+        return f"not asked: beyond --limit {self.options.limit}"
 
     def _not_now(self) -> str:
-        return "not asked: --no-calls" if self.options.no_calls else f"not asked: beyond --limit {self.options.limit}"
+        return "not asked: --no-calls" if self.options.no_calls else self.beyond_limit
 
     def _postfix(self, line: Line) -> dict[str, Any]:
         rows = self.record.rows

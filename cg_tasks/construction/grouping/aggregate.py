@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from cg_tasks.construction.grouping.agreement_rule import Applied
-from cg_tasks.construction.rows import RowStatus, StageRow
+from cg_tasks.construction.rows import RowStatus, StageRow, first_words
 
 
 class Tagged(Protocol):
@@ -78,7 +78,7 @@ def aggregate_rows(rows: Iterable[T], decide: Callable[[T], str | None], applied
 def _left_out(row: T, decide: Callable[[T], str | None]) -> str:
     """Why a row does not reach aggregation; empty where it does."""
     if row.status != "ok":
-        return f"tag: {row.status} ({row.reason})"
+        return f"tag: {row.status} ({first_words(row.reason)})"
     if not row.dual_use:
         return "not dual-use"
     return decide(row) or ("" if row.concept else "tag: no concept")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from cg_tasks.construction.grouping.merge_map import Group, Member, MergeMap, Rule, in_order
+from cg_tasks.construction.grouping.merge_map import Group, Member, MergeMap, Rule, in_order, members_mark
 from cg_tasks.errors import UserError
 from cg_tasks.judge.server_settings import nearest
 from cg_tasks.pair_files import short
@@ -144,6 +144,11 @@ def _check_complete(merge_map: MergeMap) -> None:
             "aggregate), or take the proposals as they are (aggregate DIR --accept-proposals), which is recorded"
         )
     for i, group in enumerate(merge_map.groups):
+        if group.marked not in (None, members_mark(group)):
+            raise UserError(
+                f"{merge_map.at('groups', i)}: the members of {short(group.parent)} are not those that the annotators marked: have "
+                "the changed groups marked (conceptguard build review export DIR aggregate --again), or put the members back"
+            )
         for name in annotators if group.samples >= merge_map.rule.smallest else ():
             if missing := [j for j, member in enumerate(group.members) if name not in member.marks]:
                 raise UserError(

@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from cg_tasks.construction.chain import made_from, require_before
 from cg_tasks.construction.folder import BuildFolder, StageRecord, StageWriter, file_hash
-from cg_tasks.construction.grouping.aggregate import aggregate_rows, count_concepts
+from cg_tasks.construction.grouping.aggregate import aggregate_rows
 from cg_tasks.construction.grouping.agreement_rule import Applied, apply
+from cg_tasks.construction.grouping.concepts import concepts, tag_decisions
 from cg_tasks.construction.grouping.merge_file import read_map, write_map
 from cg_tasks.construction.grouping.merge_map import ProposedBy, Rule, accept_proposals, new_map
 from cg_tasks.construction.grouping.proposals import Group, by_ngrams
-from cg_tasks.construction.review.rounds import outcomes, reason_to_drop
-from cg_tasks.construction.review.stages import tag_content
 from cg_tasks.construction.tag import TagRow
 from cg_tasks.errors import UserError
-
-
-def tag_decisions(folder: BuildFolder) -> Callable[[TagRow], str | None]:
-    """From a tag row to the reason why its review leaves it out.
-
-    Raises:
-        UserError: a round of the review has no marks yet.
-    """
-    decide = reason_to_drop(outcomes(folder, "tag"))
-    return lambda row: decide(row.pair_id, tag_content(row))
-
-
-def concepts(folder: BuildFolder) -> dict[str, int]:
-    """Concept -> samples, of the tag rows that reach aggregation.
-
-    Raises:
-        UserError: the tags are missing or stale, a review is under way, or nothing is left.
-    """
-    require_before(folder, "aggregate")
-    counts = count_concepts(folder.rows("tag", TagRow), tag_decisions(folder))
-    if not counts:
-        raise UserError(f"{folder.path}: no row is left to group: see conceptguard build status {folder.path}")
-    return counts
 
 
 def propose(
@@ -73,10 +49,11 @@ def apply_map(folder: BuildFolder, *, accept: bool = False) -> tuple[StageRecord
         raise UserError(
             f"{merge_map.at('rule')}: the rule is not the one of aggregate in build.yaml: make them the same"
         )
-    if accept and merge_map.reviewed:
-        merge_map = accept_proposals(merge_map)
-        write_map(merge_map, folder.merge_file, replace=True)
+    newly = accept and merge_map.reviewed
+    merge_map = accept_proposals(merge_map) if newly else merge_map
     applied = apply(merge_map, concepts(folder))
+    if newly:
+        write_map(merge_map, folder.merge_file, replace=True)
     rows_in = sum(before["tag"].rows.values())
     record = StageRecord(stage="aggregate", made_from=made_from(folder, "aggregate"), rows_in=rows_in)
     with StageWriter(folder, record) as writer:

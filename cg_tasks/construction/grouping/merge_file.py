@@ -8,7 +8,6 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from cg_tasks.construction.folder import write_whole
 from cg_tasks.construction.grouping.merge_map import (
     Group,
     Member,
@@ -22,15 +21,17 @@ from cg_tasks.construction.grouping.merge_map import (
 from cg_tasks.errors import UserError
 from cg_tasks.judge.server_settings import key_lines, nearest
 from cg_tasks.pair_files import short
+from cg_tasks.whole_files import replace_file
 
 HEADER = """\
 # Which tagged concepts become one dual-use concept (ConceptGuard, appendix A.2). One group is one concept of the data set.
 #
 # What to edit:
-#   parent     the name that the members get; change it freely, before and after the review.
+#   parent     the name that the members get. Renaming it is no matter of review; benign and queries ask again for its rows.
 #   members    move a line to another group, or into a new one:  - parent: NAME, with members: under it.
 #              Every concept of the tag rows stands in exactly one group; its samples are counted, leave them.
-#              Marks are about the group they stand in: move a line before the review, or mark it anew.
+#              Marks are about the group they stand in: move a line before the review, or have both groups marked again.
+#   marked     tells the members that were marked; leave it.
 #   marks      what each of the annotators says: accept (belongs with the rest of its group), reject, or unclear.
 #   resolved   accept or reject, after talking over a concept on which the marks differ. Not part of the agreement.
 #   rule       agreement: a group stays if more than this share of its samples is accepted by all annotators, out of the
@@ -60,6 +61,7 @@ def map_text(merge_map: MergeMap) -> str:
     groups = [
         {
             "parent": group.parent,
+            **({"marked": group.marked} if group.marked else {}),
             "proposed_by": _Inline(group.proposed_by.model_dump(exclude_none=True)),
             "members": [_member(member, merge_map.annotators) for member in group.members],
         }
@@ -78,7 +80,7 @@ def write_map(merge_map: MergeMap, path: Path, *, replace: bool = False) -> None
     """
     if not replace and path.exists():
         raise UserError(f"{path}: is there already, perhaps with edits and marks: move it away to have a new one")
-    write_whole(path, map_text(merge_map))
+    replace_file(path, map_text(merge_map))
 
 
 def read_map(path: Path) -> MergeMap:

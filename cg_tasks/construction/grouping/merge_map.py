@@ -63,9 +63,10 @@ class Member(_Part):
 
 
 class Group(_Part):
-    """Concepts proposed as one. parent: the concept they become."""
+    """Concepts proposed as one. parent: the concept they become. marked: what the members were when annotators marked them."""
 
     parent: str
+    marked: str | None = None
     proposed_by: ProposedBy = Field(default_factory=ProposedBy)
     members: tuple[Member, ...] = Field(min_length=1)
 
@@ -242,7 +243,10 @@ def with_marks(
     for group in merge_map.groups:
         of_group = _members_sha256(group)
         members = tuple(marked(member, _item_id(of_group, member.concept)) for member in group.members)
-        groups.append(group.model_copy(update={"members": members}))
+        new: dict[str, object] = {"members": members}
+        if any(_item_id(of_group, member.concept) in labels for member in members for labels in marks.values()):
+            new["marked"] = members_mark(group)
+        groups.append(group.model_copy(update=new))
     update = {"reviewed": True, "annotators": annotators, "groups": tuple(groups)}
     return check_map(merge_map.model_copy(update=update))
 
@@ -300,6 +304,11 @@ def _check_marks(merge_map: MergeMap, member: Member, where: str) -> None:
         raise UserError(
             f"{where}: 'resolved' is {member.resolved}, but all annotators say {agreed}: change their marks, or take it away"
         )
+
+
+def members_mark(group: Group) -> str:
+    """What tells a group's members from others."""
+    return _members_sha256(group)[:12]
 
 
 def _members_sha256(group: Group) -> str:

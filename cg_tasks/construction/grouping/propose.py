@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -32,11 +33,15 @@ class ProposeStage(ModelStage[dict[str, int], ProposeRow]):
     kinds: ClassVar[Mapping[str, Endpoint]] = {"propose": "generator"}
     reply_tokens = {"propose": 4000}
     schema = json_schema(ProposeReply)
-    modules = (reading, reply_models, proposals)
+    modules = (sys.modules[__name__], reading, reply_models, proposals)
 
     def __init__(self, folder: BuildFolder, servers: Mapping[Endpoint, ServerSettings], counts: Mapping[str, int]):
         super().__init__(folder, servers)
         self.counts = dict(counts)
+
+    @property
+    def command(self) -> str:
+        return f"conceptguard build aggregate {self.folder.path} --propose"
 
     def rows(self) -> Iterator[dict[str, int]]:
         yield self.counts
@@ -54,7 +59,7 @@ class ProposeStage(ModelStage[dict[str, int], ProposeRow]):
         shown = "\n".join(f"{concept} ({n} sample{'' if n == 1 else 's'})" for concept, n in row.items())
 
         async def read(reply: Reply) -> list[Group]:
-            return from_reply(read_object(reply, ProposeReply).model_dump(), row)
+            return from_reply(read_object(reply, ProposeReply).model_dump(mode="json"), row)
 
         try:
             done = await attempt(

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict
 
 from cg_tasks.construction.review.marks import AnnotatorMarks
 from cg_tasks.construction.review.sheet import Sheet
-from cg_tasks.judge.agreement import agreement
 
 UNDEFINED = "undefined: both annotators used one label only"
 
@@ -44,6 +43,8 @@ def kappas(sheet: Sheet, marks: Sequence[AnnotatorMarks], seed: int = 0) -> tupl
 
 
 def _of_pair(sheet: Sheet, first: AnnotatorMarks, second: AnnotatorMarks, seed: int) -> Kappa:
+    from cg_tasks.judge.agreement import agreement  # numpy: not for whoever only reads an outcome
+
     number = {label: i for i, label in enumerate(sheet.labels)}
     a, b = ([number[marks.labels[i]] for i in sheet.ids] for marks in (first, second))
     found = agreement(a, b, seed=seed)

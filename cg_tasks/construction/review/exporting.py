@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cg_tasks.construction.review import label_studio
-from cg_tasks.construction.review.files import now
 from cg_tasks.construction.review.guidelines import Guideline
 from cg_tasks.construction.review.html_sheet import render
 from cg_tasks.construction.review.sheet import RESERVED, SHEET, ReviewItem, Sheet, annotator_names, new_sheet
 from cg_tasks.errors import UserError
 from cg_tasks.judge.text import encodable
 from cg_tasks.sheet_files import safe_cell, write_rows
+from cg_tasks.whole_files import now
 
 CONFIG, GUIDELINE = "label-studio-config.xml", "guideline.md"
 

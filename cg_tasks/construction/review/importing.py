@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cg_tasks.construction.review.agreement import agreement_report
-from cg_tasks.construction.review.files import replace_file
 from cg_tasks.construction.review.marks import collect
 from cg_tasks.construction.review.merging import DISAGREEMENTS, merge, read_resolutions, write_disagreements
 from cg_tasks.construction.review.outcome import Outcome, write_outcome
 from cg_tasks.construction.review.sheet import read_sheet
+from cg_tasks.whole_files import replace_file
 
 AGREEMENT = "agreement.md"
 

@@ -101,7 +101,7 @@ def collect(files: Iterable[str | Path], sheet: Sheet, allow_single: bool = Fals
         raise UserError("no file of marks: name one for each annotator (.csv, .marks.json or a Label Studio export)")
     if len(by_name) == 1 and not allow_single:
         raise UserError(
-            f"marks of {short(next(iter(by_name)))} alone: agreement needs two annotators; name another's file, or allow a single one"
+            f"marks of {short(next(iter(by_name)))} alone: agreement needs two annotators: name another's file, or give --allow-single"
         )
     rank = {name: number for number, name in enumerate(sheet.annotators)}
     return sorted(by_name.values(), key=lambda marks: (rank.get(marks.annotator, len(rank)), marks.annotator))

@@ -17,13 +17,13 @@ from typing import Any
 from cg_tasks.construction.review import label_studio
 from cg_tasks.construction.review.agreement import kappas
 from cg_tasks.construction.review.exporting import sheet_mark
-from cg_tasks.construction.review.files import now, replace_file
 from cg_tasks.construction.review.guidelines import Label
 from cg_tasks.construction.review.marks import AnnotatorMarks
 from cg_tasks.construction.review.outcome import Decision, Outcome, Verdict, count
 from cg_tasks.construction.review.sheet import Sheet
 from cg_tasks.errors import UserError
 from cg_tasks.sheet_files import named, read_rows, safe_cell, shown
+from cg_tasks.whole_files import now, replace_file
 
 DISAGREEMENTS = "disagreements.csv"
 _LABEL, _NOTE, _RESOLUTION = "label: ", "note: ", "resolution"

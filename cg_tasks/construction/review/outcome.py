@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from cg_tasks.construction.review.agreement import Kappa
-from cg_tasks.construction.review.files import replace_file
 from cg_tasks.construction.review.guidelines import Kind, Label
 from cg_tasks.construction.review.sheet import read_record
+from cg_tasks.whole_files import replace_file
 
 Verdict = Literal["accept", "reject", "unclear", "disagreement"]
 """unclear and disagreement: of rows that nobody has resolved; they are dropped later."""

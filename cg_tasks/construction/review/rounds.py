@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cg_tasks.construction.folder import BuildFolder, file_hash
-from cg_tasks.construction.review.outcome import OUTCOME, Outcome, read_outcome
+from cg_tasks.construction.folder import BuildFolder
+from cg_tasks.construction.review.outcome import Outcome, read_outcome
 from cg_tasks.construction.review.sheet import SHEET
 from cg_tasks.errors import UserError
 from cg_tasks.provenance import sha256_of
@@ -46,8 +46,12 @@ def outcomes(folder: BuildFolder, stage: str) -> list[Outcome]:
 
 def marks_hash(folder: BuildFolder, stage: str) -> str:
     """Of the marks of all rounds; empty where there are none."""
-    hashes = [file_hash(at / OUTCOME) for at in rounds(folder, stage)]
-    return sha256_of(hashes) if hashes else ""
+    found = [(at, read_outcome(at)) for at in rounds(folder, stage)]
+    return (
+        sha256_of([[(d.id, d.content_sha256, d.decision) for d in o.decisions] if o else [] for _, o in found])
+        if found
+        else ""
+    )
 
 
 def reason_to_drop(found: Sequence[Outcome]) -> Callable[[str, str], str | None]:

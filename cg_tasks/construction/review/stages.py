@@ -11,17 +11,18 @@ from pathlib import Path
 from cg_tasks.construction.benign import BenignRow
 from cg_tasks.construction.chain import made_from, require_before
 from cg_tasks.construction.folder import BuildFolder
+from cg_tasks.construction.grouping.agreement_rule import check_rows
+from cg_tasks.construction.grouping.concepts import concepts
 from cg_tasks.construction.grouping.merge_file import read_map, write_map
+from cg_tasks.construction.grouping.merge_map import MergeMap, with_marks
 from cg_tasks.construction.grouping.merge_map import items as map_items
-from cg_tasks.construction.grouping.merge_map import with_marks
 from cg_tasks.construction.review.exporting import export
 from cg_tasks.construction.review.guidelines import GUIDELINES
 from cg_tasks.construction.review.importing import import_review
 from cg_tasks.construction.review.outcome import Outcome
-from cg_tasks.construction.review.rejections import add_rejections
 from cg_tasks.construction.review.rounds import outcomes, rounds
-from cg_tasks.construction.review.sheet import ReviewItem, draw
-from cg_tasks.construction.tag import TagRow
+from cg_tasks.construction.review.sheet import ReviewItem, draw, read_sheet
+from cg_tasks.construction.tag import TagRow, tag_content
 from cg_tasks.errors import UserError
 from cg_tasks.provenance import sha256_of
 
@@ -35,11 +36,14 @@ def review_items(folder: BuildFolder, stage: str, *, fresh: bool = True) -> list
         UserError: the stage has not run, or is stale.
     """
     if stage == "aggregate":
+        merge_map = read_map(folder.merge_file)
+        if fresh:
+            check_rows(merge_map, concepts(folder))
         return [
             ReviewItem(
                 key, {name.replace(" ", "_"): text for name, text in fields.items()}, fields["group"], sha256_of(fields)
             )
-            for key, fields in map_items(read_map(folder.merge_file))
+            for key, fields in map_items(merge_map)
         ]
     if fresh:
         require_before(folder, stage)
@@ -55,11 +59,6 @@ def tag_item(row: TagRow) -> ReviewItem:
     return ReviewItem(
         row.pair_id, {"concept": concept, "prompt": row.prompt, "response": row.response}, concept, tag_content(row)
     )
-
-
-def tag_content(row: TagRow) -> str:
-    """Hash of what a mark is about: another concept, and the mark is of another row."""
-    return sha256_of([row.prompt, row.response, row.concept])
 
 
 def benign_item(row: BenignRow) -> ReviewItem:
@@ -97,7 +96,7 @@ def export_review(
             f"{folder.path}: the stage '{stage}' has no row to review: see conceptguard build status {folder.path}"
         )
     if again:
-        chosen = _changed_since(everything, outcomes(folder, stage))
+        chosen = _changed_since(everything, outcomes(folder, stage), new_ids=stage == "aggregate")
         if not chosen:
             raise UserError(
                 f"{folder.path}: every row that was reviewed is as it was: there is nothing for a further round"
@@ -107,26 +106,33 @@ def export_review(
             f"{before[-1]}: was exported already: import its marks, export changed rows with --again, or move the folder away"
         )
     else:
-        chosen = draw(everything, 1.0 if stage == "aggregate" else share or own.share, own.seed)
+        chosen = draw(everything, 1.0 if stage == "aggregate" else own.share if share is None else share, own.seed)
     target = folder.review_folder(stage) if not before else folder.review_folder(f"{stage}-{len(before) + 1}")
     drawn_of = len(chosen) if again else len(everything)
     files = export(target, GUIDELINES[stage], chosen, annotators or own.annotators, own.seed, drawn_of)  # type: ignore[index]
     return files, len(chosen), drawn_of
 
 
-def _changed_since(everything: Iterable[ReviewItem], before: Sequence[Outcome]) -> list[ReviewItem]:
+def written_again(folder: BuildFolder) -> list[ReviewItem]:
+    """Counterparts that were written again for a review, and that nobody has reviewed since."""
+    return _changed_since(review_items(folder, "benign", fresh=False), outcomes(folder, "benign"), new_ids=False)
+
+
+def _changed_since(everything: Iterable[ReviewItem], before: Sequence[Outcome], *, new_ids: bool) -> list[ReviewItem]:
+    """new_ids: an item nobody has seen is a changed one; a candidate group with other members has other ids."""
     seen = {decision.id for outcome in before for decision in outcome.decisions}
     return [
         item
         for item in everything
-        if item.id in seen and all(outcome.decision(item.id, item.content_sha256) is None for outcome in before)
+        if (new_ids or item.id in seen)
+        and all(outcome.decision(item.id, item.content_sha256) is None for outcome in before)
     ]
 
 
 def take_marks(
     folder: BuildFolder, stage: str, files: Sequence[str | Path], *, allow_single: bool = False
 ) -> tuple[Path, Outcome]:
-    """Import the marks of the last round; for ``aggregate`` they go into the merge map, rejected counterparts are remembered.
+    """Import the marks of the last round; for ``aggregate`` they go into the merge map.
 
     Raises:
         UserError: nothing was exported, or whatever importing refuses.
@@ -138,8 +144,13 @@ def take_marks(
         )
     at = exported[-1]
     if stage == "aggregate":
-        # Before anything is written: the marks must be of the map as it is.
         merge_map = read_map(folder.merge_file)
+        _require_same_groups(folder, merge_map, at)
+        if allow_single and len(files) == 1 and merge_map.rule.over == "union":
+            raise UserError(
+                f"{folder.path}: one annotator always agrees with the union of all marks: set over: members in build.yaml "
+                "(aggregate) and in merge.yaml (rule) first"
+            )
         outcome = import_review(at, files, allow_single)
         marks: dict[str, dict[str, str]] = {name: {} for name in outcome.annotators}
         for decision in outcome.decisions:
@@ -148,10 +159,17 @@ def take_marks(
         resolved = {d.id: d.decision for d in outcome.decisions if d.resolved}
         write_map(with_marks(merge_map, marks, resolved), folder.merge_file, replace=True)
         return at, outcome
-    outcome = import_review(at, files, allow_single)
-    if stage == "benign":
-        add_rejections(folder, outcome.rejected.values())
-    return at, outcome
+    return at, import_review(at, files, allow_single)
+
+
+def _require_same_groups(folder: BuildFolder, merge_map: MergeMap, at: Path) -> None:
+    """Before anything is written: the marks must be of the map as it is."""
+    ids, known = read_sheet(at).ids, {key for key, _ in map_items(merge_map)}
+    if others := [id for id in ids if id not in known]:
+        raise UserError(
+            f"{at}: its sheets are of another state of the groups: {len(others)} of {len(ids)} items are not in {folder.merge_file}: "
+            "bring back the groups they were of, or move the folder away and export the sheets again"
+        )
 
 
 def stale_marks(folder: BuildFolder, stage: str, outcome: Outcome) -> list[str]:

@@ -36,6 +36,10 @@ _NEAR = (
 )
 _NEAR_OF = {code: frozenset(group.split()) for group in _NEAR for code in group.split()}
 
+_ENGLISH = frozenset(
+    "the and that with which from this they their there would can for used who what how by have has".split()  # noqa: SIM905
+)
+
 # By script, as Unicode's names of characters begin. Languages that are not here are written in Latin letters.
 _LANGUAGES_OF = {
     ("CYRILLIC",): "ba be bg kk ky mk mn ru tg tt uk",
@@ -72,6 +76,7 @@ _LANGUAGES_OF = {
 _SCRIPTS = {code: scripts for scripts, codes in _LANGUAGES_OF.items() for code in codes.split()}
 
 
+@lru_cache(maxsize=64)
 def require_language(code: str) -> str:
     """The code as the identifier knows it (``en-GB`` is ``en``).
 
@@ -103,10 +108,19 @@ def other_language(text: str, code: str) -> str | None:
         return None
     if script := _other_script(letters, code):
         return script
+    if code == "en" and _surely_english(text):
+        return None
     ranked = _identifier().rank(text)
     likeliest, probability_of = ranked[0][0], dict(ranked)
     wanted, other = (sum(probability_of.get(near, 0.0) for near in _near(label)) for label in (code, likeliest))
     return likeliest if wanted < UNLIKELY and other >= SURE and likeliest != "zxx" else None
+
+
+def _surely_english(text: str) -> bool:
+    """A cheap test that spares the identifier: words that no other language has, one in ten and three of them different."""
+    words = text.lower().split()
+    hits = [word for word in words if word in _ENGLISH]
+    return len(set(hits)) >= 3 and 10 * len(hits) >= len(words)
 
 
 def other_script(text: str, code: str) -> str | None:

@@ -44,18 +44,21 @@ def load_prompt(name: PromptName, user_dir: str | None = None) -> Template:
     return template
 
 
-def messages_of(template: Template, values: Mapping[str, Any], *, structured: bool, failure: str | None) -> Messages:
+def messages_of(
+    template: Template, values: Mapping[str, Any], *, structured: bool, failure: str | None, attempt: int = 1
+) -> Messages:
     """System and user message for one row.
 
     values: of the template's variables, except ``nonce``. structured: whether a schema goes with the request. failure: code of the
-    last attempt's fault.
+    last attempt's fault. attempt: its number, which a prompt can say so that no two requests are the same.
 
     Source texts are data: they stand between delimiters with a nonce that none of them holds, and are values given to the template,
     never a part of it.
     """
     given = {name: encodable(value) if isinstance(value, str) else value for name, value in values.items()}
-    nonce = nonce_for(template, *(given[name] for name in DATA[template.name]))  # type: ignore[index]
-    given.update(nonce=nonce, structured=structured, failure=failure)
+    # Not of the file: an edit that changes no message asks for nothing again.
+    nonce = nonce_for(str(template.version), *(given[name] for name in DATA[template.name]))  # type: ignore[index]
+    given.update(nonce=nonce, structured=structured, failure=failure, attempt=attempt)
     return [
         {"role": "system", "content": render(template, given, "system")},
         {"role": "user", "content": render(template, given, "user")},
@@ -88,7 +91,7 @@ def _check(name: PromptName, template: Template) -> None:
 def _trials(name: PromptName) -> Iterator[dict[str, Any]]:
     """Values to render with: every way that a template may branch, and data that shows whether it is cut, folded or escaped."""
     data = {variable: f"a <{variable}> & more\n\n" + f"{variable} word " * 2000 + "end" for variable in DATA[name]}
-    fixed = {**data, "language": "English", "min_words": 180, "max_words": 250, "nonce": "a-nonce"}
+    fixed = {**data, "language": "English", "min_words": 180, "max_words": 250, "nonce": "a-nonce", "attempt": 2}
     failures = (None, *FAULT_CODES, "another code")
     for structured, failure, intent, unit in product((True, False), failures, _INTENTS, _UNITS):
         if (intent == _INTENTS[0] or name == "query") and (unit == _UNITS[0] or name == "benign"):

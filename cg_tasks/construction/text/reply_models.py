@@ -55,7 +55,7 @@ Names = Annotated[tuple[Name, ...], AfterValidator(_not_empty)]
 class ReplyModel(BaseModel):
     """The base of what is read from a reply."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
 
 class TagReply(ReplyModel):

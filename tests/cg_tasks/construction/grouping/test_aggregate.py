@@ -59,7 +59,7 @@ def test_each_row_comes_out_with_its_parent_or_the_reason():
     found = list(aggregate_rows(ROWS, decide, APPLIED))
     assert [(row.pair_id, row.status, row.reason, row.tagged_concept, row.concept) for row in found] == [
         ("p1", "ok", "", "lock opening", "locks"),
-        ("p2", "dropped", "tag: failed (refused: attempt 3)", "", None),
+        ("p2", "dropped", "tag: failed (refused)", "", None),
         ("p3", "dropped", "not dual-use", "", None),
         ("p4", "ok", "", "opening locks", "locks"),
         ("p5", "dropped", "group 'divination': 1 sample", "divination", None),

@@ -103,8 +103,10 @@ def test_every_language_of_another_script_has_it_listed():
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
     language._identifier.cache_clear()
+    require_language.cache_clear()
     try:
         with pytest.raises(UserError, match=r"needs py3langid: pip install 'conceptguard\[construction\]'"):
             require_language("en")
     finally:
         language._identifier.cache_clear()
+        require_language.cache_clear()

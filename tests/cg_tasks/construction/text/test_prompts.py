@@ -84,9 +84,8 @@ def test_the_nonce_depends_on_the_data_alone():
     nonce = delimited("query", sent("query"))[0]
     assert nonce == delimited("query", sent("query", structured=False, failure="overlap", language="German"))[0]
     assert nonce != delimited("query", sent("query", intent="benign"))[0]
-    template = load_prompt("query")
-    assert nonce == nonce_for(template, "seal making", "harmful", "Press wax.")
-    assert len({nonce_for(template, "a", "b"), nonce_for(template, "ab", ""), nonce_for(template, "a", "b", "")}) == 3
+    assert nonce == nonce_for("1", "seal making", "harmful", "Press wax.")
+    assert len({nonce_for("1", "a", "b"), nonce_for("1", "ab", ""), nonce_for("1", "a", "b", "")}) == 3
 
 
 def test_lone_surrogates_arrive_as_replacement_characters():
@@ -175,7 +174,7 @@ def test_a_users_prompt_wins_and_the_others_stay(folder: Callable[..., str]):
         (
             ("S {{ nonce }}", "S\n{{ min_words }}"),
             "line 5: unknown variable 'min_words' (a construction/query template may use "
-            "concept, intent, response, language, failure, nonce, structured)",
+            "concept, intent, response, language, attempt, failure, nonce, structured)",
         ),
     ],
 )

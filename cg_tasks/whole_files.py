@@ -9,17 +9,18 @@ from pathlib import Path
 from cg_tasks.errors import UserError
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write ``path``, so that whoever is killed leaves the older file or the newer one.
+def replace_file(path: Path, content: bytes | str) -> None:
+    """Write ``path`` (a text as UTF-8), so that whoever is killed leaves the older file or the newer one. Its folder is made.
 
     Raises:
         UserError: it cannot be written.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with partial.open("wb") as stream:
-                stream.write(content)
+                stream.write(content.encode() if isinstance(content, str) else content)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(partial, path)
@@ -30,5 +31,5 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def now() -> str:
-    """The time in UTC, to the second."""
+    """The time in UTC, to the second, as ISO 8601."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
