@@ -202,6 +202,24 @@ def text_outside_blocks(template: Template) -> str:
     return ""
 
 
+def require_versioned_messages(template: Template, what: str) -> None:
+    """That a template says its version and holds the blocks ``system`` and ``user`` alone.
+
+    Raises:
+        UserError: it does not.
+    """
+    if not template.version:
+        raise UserError(f"{template.path}: {what} must say its version in the front matter: version: 1")
+    if missing := {"system", "user"} - set(blocks_of(template)):
+        raise UserError(
+            f"{template.path}: the block '{min(missing)}' is missing: write {{% block {min(missing)} %}}…{{% endblock %}}"
+        )
+    if said := text_outside_blocks(template):
+        raise UserError(
+            f"{template.path}: '{said}' stands outside the blocks and is never sent: put it into one of them"
+        )
+
+
 def template_hashes(templates: Iterable[Template]) -> dict[str, str]:
     """``kind/name -> sha256`` for provenance."""
     return {f"{t.kind}/{t.name}": t.sha256 for t in templates}

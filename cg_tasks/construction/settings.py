@@ -12,14 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from cg_tasks.errors import UserError
 from cg_tasks.judge.keys import GENERATOR, Role
-from cg_tasks.judge.server_settings import (
-    ServerSettings,
-    checked_names,
-    key_lines,
-    nearest,
-    read_server_settings,
-    read_yaml,
-)
+from cg_tasks.judge.server_settings import ServerSettings, checked_names, nearest, read_server_settings
+from cg_tasks.yaml_files import read_yaml, refuse_keys_given_twice
 
 BUILD_FILE = "build.yaml"
 PUBLIC_SOURCE = "LLM-LAT/harmful-dataset"
@@ -154,7 +148,7 @@ def read_build_settings(folder: Path) -> BuildSettings:
             f"{path}: there is none: name a build folder, or make one: conceptguard build init {folder} --source …"
         )
     values, node = read_yaml(path, list(BuildSettings.model_fields))
-    _refuse_keys_given_twice(node, path)
+    refuse_keys_given_twice(node, path)
     try:
         settings = BuildSettings(**{str(key): value for key, value in values.items() if value is not None})
     except ValidationError as error:
@@ -192,19 +186,6 @@ def _generator_file_values(
     lines = {str(k.value): k.start_mark.line + 1 for k, _ in _child(node, "generator")}
     origin = {str(key): f"{path}, line {lines.get(str(key), 1)}" for key in settings.generator}
     return checked_names(GeneratorSettings, settings.generator, origin), origin
-
-
-def _refuse_keys_given_twice(node: yaml.Node | None, path: Path) -> None:
-    """At any depth: YAML keeps the last one and says nothing."""
-    seen: set[int] = set()  # an alias leads to a node once more, or back to one around it
-    waiting = [node]
-    while waiting:
-        node = waiting.pop(0)
-        if not isinstance(node, yaml.MappingNode) or id(node) in seen:
-            continue
-        seen.add(id(node))
-        key_lines(node, path)
-        waiting += [value for _, value in node.value]
 
 
 def _child(node: yaml.Node | None, name: str) -> list[tuple[yaml.Node, yaml.Node]]:

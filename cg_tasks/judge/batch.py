@@ -163,16 +163,21 @@ def collect(settings: JudgeSettings, job: Path) -> Collected:
 
 
 def fetch(
-    settings: ServerSettings, job: Path, take: Callable[[str, Reply | CallFailed], None]
+    settings: ServerSettings,
+    job: Path,
+    take: Callable[[str, Reply | CallFailed], None],
+    *,
+    damaged: str = "name the one that judge batch submit wrote",
 ) -> tuple[dict[str, str], list[str]]:
     """Hand each line of a job's finished batches to ``take``: its custom id (empty where it cannot be read), and its reply or failure.
 
-    Returns the batches that are not finished, by their status, and what came back as an error.
+    damaged: the way out where the job file cannot be read. Returns the batches that are not finished, by their status, and what came
+    back as an error.
 
     Raises:
         UserError: the job file cannot be read, or was made with another model or server; the server does not answer.
     """
-    record = _read(job)
+    record = _read(job, damaged)
     for name in ("model", "base_url"):
         if record.get(name) != getattr(settings, name):
             raise UserError(
@@ -267,13 +272,11 @@ def _write(job: Path, record: dict[str, Any]) -> None:
         raise UserError(f"{error}; the batches started so far: {record['batches']}") from None
 
 
-def _read(job: Path) -> dict[str, Any]:
+def _read(job: Path, damaged: str) -> dict[str, Any]:
     try:
         record = json.loads(job.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{job}: cannot be read as a job file ({error}): name the one that judge batch submit or build --submit wrote"
-        ) from None
+        raise UserError(f"{job}: cannot be read as a job file ({error}): {damaged}") from None
     if not isinstance(record, dict) or not isinstance(record.get("batches"), list):
-        raise UserError(f"{job}: not a job file of judge batch submit or build --submit")
+        raise UserError(f"{job}: holds no batches as a job file does: {damaged}")
     return record

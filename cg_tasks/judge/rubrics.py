@@ -14,7 +14,13 @@ from typing import Literal, get_args
 from cg_tasks.errors import UserError
 from cg_tasks.judge.text import encodable
 from cg_tasks.provenance import sha256_of
-from cg_tasks.templates import Template, blocks_of, load_template, render, text_outside_blocks
+from cg_tasks.templates import (
+    Template,
+    blocks_of,
+    load_template,
+    render,
+    require_versioned_messages,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -56,16 +62,7 @@ def levels_of(rubric: Template) -> str:
 
 
 def _check(template: Template) -> None:
-    if not template.version:
-        raise UserError(f"{template.path}: a rubric must say its version in the front matter: version: 1")
-    if missing := {"system", "user"} - set(blocks_of(template)):
-        raise UserError(
-            f"{template.path}: the block '{min(missing)}' is missing: write {{% block {min(missing)} %}}…{{% endblock %}}"
-        )
-    if said := text_outside_blocks(template):
-        raise UserError(
-            f"{template.path}: '{said}' stands outside the blocks and is never sent: put it into one of them"
-        )
+    require_versioned_messages(template, "a rubric")
     # Long and of several lines, so that a rubric that cuts or folds what it prints is noticed.
     marks = {name: f"a <{name}> & more\n\n" + f"{name} word " * 2000 + "end" for name in ("query", "response")}
     marks["nonce"] = "a-nonce"

@@ -18,11 +18,10 @@ from cg_tasks.judge.server_settings import (
     ServerSettings,
     cache_home,
     checked_names,
-    key_lines,
     read_server_settings,
-    read_yaml,
     setting_names,
 )
+from cg_tasks.yaml_files import key_lines, read_yaml
 
 DEFAULT_FILE = "judge.yaml"
 _FILE_VARIABLE = "CG_JUDGE_CONFIG"

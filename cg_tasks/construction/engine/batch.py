@@ -21,6 +21,8 @@ from cg_tasks.judge.budget import estimated_tokens
 from cg_tasks.judge.client import CallFailed, Reply
 from cg_tasks.judge.request import modes_of, server_of
 
+_DAMAGED = "bring it back, or remove it (the replies of its batches are lost then, and asked for again)"
+
 
 @dataclass(frozen=True)
 class Taken:
@@ -112,7 +114,7 @@ def collect(stage: ModelStage[Any, Any]) -> Taken:
             taken += 1
 
         for endpoint, path in jobs.items():
-            still, errors = fetch(stage.servers[endpoint], path, take)
+            still, errors = fetch(stage.servers[endpoint], path, take, damaged=_DAMAGED)
             waiting.update(still)
             if any(error.startswith("batch ") for error in errors):
                 failures["batches that did not complete; what they had finished is taken"] += 1

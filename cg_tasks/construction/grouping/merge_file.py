@@ -19,9 +19,10 @@ from cg_tasks.construction.grouping.merge_map import (
     in_order,
 )
 from cg_tasks.errors import UserError
-from cg_tasks.judge.server_settings import key_lines, nearest
+from cg_tasks.judge.server_settings import nearest
 from cg_tasks.pair_files import short
 from cg_tasks.whole_files import replace_file
+from cg_tasks.yaml_files import refuse_keys_given_twice
 
 HEADER = """\
 # Which tagged concepts become one dual-use concept (ConceptGuard, appendix A.2). One group is one concept of the data set.
@@ -102,7 +103,7 @@ def _parsed(path: Path) -> tuple[dict[Any, Any], yaml.MappingNode]:
     try:
         loader = _Loader(path.read_text(encoding="utf-8-sig"))
         node = loader.get_single_node()
-        _refuse_keys_given_twice(node, path)
+        refuse_keys_given_twice(node, path)
         values = loader.construct_document(node) if node else None
     except FileNotFoundError:
         raise UserError(f"{path}: there is none: conceptguard build aggregate DIR --propose writes it") from None
@@ -128,22 +129,6 @@ def _parsed(path: Path) -> tuple[dict[Any, Any], yaml.MappingNode]:
             f"{path}: not a merge map: must be 'key: value' lines (known: {', '.join(MergeMap.model_fields)})"
         )
     return values, node
-
-
-def _refuse_keys_given_twice(node: yaml.Node | None, path: Path) -> None:
-    """YAML keeps the last of two equal keys and says nothing."""
-    seen: set[int] = set()  # an alias leads to a node once more, or back to one around it
-    waiting = [node] if node else []
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            key_lines(node, path)
-            waiting += [value for _, value in reversed(node.value)]
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += reversed(node.value)
 
 
 def _explained(error: ValidationError, places: Places) -> UserError:

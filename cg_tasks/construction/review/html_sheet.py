@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from markupsafe import Markup
 
 from cg_tasks.construction.review.label_studio import caption
 from cg_tasks.construction.review.sheet import ReviewItem, Sheet
+from cg_tasks.offline_page import asset, content_policy
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("marks.js", "page.js")
@@ -28,28 +27,15 @@ def render(sheet: Sheet, items: Sequence[ReviewItem], annotator: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style, script = _asset("sheet.css"), "\n".join(_asset(name) for name in SCRIPTS)
+    style, script = asset(ASSETS, "sheet.css"), "\n".join(asset(ASSETS, name) for name in SCRIPTS)
     return env.get_template("sheet.html.j2").render(
         guideline=sheet.guideline,
         annotator=annotator,
         n=len(items),
-        policy=_policy(style, script),
+        policy=content_policy(style, script),
         style=Markup(style),
         script=Markup(script),
         data=Markup(_data(sheet, items, annotator)),
-    )
-
-
-def _asset(name: str) -> str:
-    # The hash in the policy is of what the browser reads, and it reads every line end as \n.
-    return (ASSETS / name).read_text(encoding="utf-8").replace("\r\n", "\n")
-
-
-def _policy(style: str, script: str) -> str:
-    style_hash, script_hash = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in (style, script))
-    return (
-        f"default-src 'none'; script-src 'sha256-{script_hash}'; style-src 'sha256-{style_hash}'; "
-        "base-uri 'none'; form-action 'none'"
     )
 
 

@@ -14,7 +14,12 @@ from cg_tasks.construction.rows import FAULT_CODES
 from cg_tasks.errors import UserError
 from cg_tasks.judge.rubrics import Messages, nonce_for
 from cg_tasks.judge.text import encodable
-from cg_tasks.templates import Template, blocks_of, load_template, render, text_outside_blocks
+from cg_tasks.templates import (
+    Template,
+    load_template,
+    render,
+    require_versioned_messages,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -66,16 +71,7 @@ def messages_of(
 
 
 def _check(name: PromptName, template: Template) -> None:
-    if not template.version:
-        raise UserError(f"{template.path}: a prompt must say its version in the front matter: version: 1")
-    if missing := {"system", "user"} - set(blocks_of(template)):
-        raise UserError(
-            f"{template.path}: the block '{min(missing)}' is missing: write {{% block {min(missing)} %}}…{{% endblock %}}"
-        )
-    if said := text_outside_blocks(template):
-        raise UserError(
-            f"{template.path}: '{said}' stands outside the blocks and is never sent: put it into one of them"
-        )
+    require_versioned_messages(template, "a prompt")
     printed = [*DATA[name], "nonce"]
     for values in _trials(name):
         system, user = render(template, values, "system"), render(template, values, "user")

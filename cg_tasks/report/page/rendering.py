@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from cg_tasks.judge.text import encodable
+from cg_tasks.offline_page import asset, content_policy
 from cg_tasks.report.content import Cell, Report, Table, slug
 from cg_tasks.report.page import table_formats as formats
 from cg_tasks.report.page.samples_data import SamplesData, chunk
@@ -47,7 +47,7 @@ def render(report: Report, runs: Sequence[TaskRun] = (), samples: SamplesData | 
         lstrip_blocks=True,
     )
     env.filters.update(code=_code, data_uri=_data_uri, slug=slug, size=_size)
-    style, script = _asset("style.css"), "\n".join(_asset(name) for name in SCRIPTS)
+    style, script = asset(ASSETS, "style.css"), "\n".join(asset(ASSETS, name) for name in SCRIPTS)
     chunks = {"tables": chunk(_copies(report))}
     if samples is not None:
         chunks |= {"index": chunk(samples.index), **samples.chunks}
@@ -61,25 +61,12 @@ def render(report: Report, runs: Sequence[TaskRun] = (), samples: SamplesData | 
         with_samples=samples is not None,
         status_look=lambda status: _STATUS.get(status, "plain"),
         answer_sign=_ANSWER,
-        policy=_policy(style, script),
+        policy=content_policy(style, script, "img-src data:; "),
         style=Markup(style),
         script=Markup(script),
     )
     head, tail = encodable(page).split("<!-- chunks -->")
     return "".join([head, *_chunk_tags(chunks), tail])
-
-
-def _asset(name: str) -> str:
-    # The hash in the policy is of what the browser reads, and it reads every line end as \n.
-    return (ASSETS / name).read_text(encoding="utf-8").replace("\r\n", "\n")
-
-
-def _policy(style: str, script: str) -> str:
-    style_hash, script_hash = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in (style, script))
-    return (
-        f"default-src 'none'; script-src 'sha256-{script_hash}'; style-src 'sha256-{style_hash}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _chunk_tags(chunks: dict[str, str]) -> Iterator[str]:
