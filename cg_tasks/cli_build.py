@@ -6,15 +6,13 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cg_tasks.errors import UserError
 
 if TYPE_CHECKING:
     from cg_tasks.construction.engine.asking import Endpoint
-    from cg_tasks.construction.engine.run import Run
-    from cg_tasks.construction.engine.stage import ModelStage
-    from cg_tasks.construction.folder import BuildFolder, StageRecord
+    from cg_tasks.construction.folder import BuildFolder
     from cg_tasks.judge.server_settings import ServerSettings
 
 _MODEL_OPTIONS = ("limit", "retry_failed", "dry_run", "no_calls", "submit", "collect", "show")
@@ -130,6 +128,7 @@ def _add_review(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     export.add_argument(
         "--again", action="store_true", help="a further round, of reviewed rows that have changed since"
     )
+    _add_judge(export)
     export.set_defaults(run=run_review_export)
     take = review.add_parser("import", help="read marks; run it again once disagreements.csv is filled in")
     _add_folder(take)
@@ -167,160 +166,16 @@ def run_init(args: argparse.Namespace) -> int:
 
 def run_stage(args: argparse.Namespace) -> int:
     """Run one stage that asks a model, or look ahead, or hand it to a batch; 1 where rows are without a result."""
+    from cg_tasks.cli_build_stage import remind_of_unseen, run_model_stage
     from cg_tasks.construction.chain import model_stage, require_before, rows_in
 
     folder = _folder(args)
     with folder.lock():
         before = require_before(folder, args.stage)
         if args.stage == "queries":
-            _remind_of_unseen(folder)
+            remind_of_unseen(folder)
         stage = model_stage(folder, args.stage, _servers(folder, args.stage, args))
-        return _run_model_stage(stage, rows_in(stage, before), args)
-
-
-def _run_model_stage(stage: ModelStage[Any, Any], rows: int, args: argparse.Namespace) -> int:
-    from cg_tasks.construction.engine.batch import under_way
-    from cg_tasks.construction.engine.run import Options, Run, check_servers
-    from cg_tasks.construction.tag import TagStage
-    from cg_tasks.construction.tag_report import tag_report, tags_of
-
-    if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit is {args.limit}: it must be at least 1")
-    if not rows:
-        raise UserError(
-            f"{stage.folder.path}: the stage '{stage.name}' has nothing to read: no row of the stage before is ok"
-        )
-    if args.dry_run:
-        return _dry_run(stage, rows, args)
-    stage.ready()
-    if args.submit:
-        return _submit(stage, args)
-    if args.collect and (waiting := _collect(stage)) is not None:
-        return waiting
-    no_calls = args.no_calls or args.collect
-    if no_calls:
-        _refuse_another_model(stage)
-    if not no_calls:
-        if under_way(stage):
-            raise UserError(
-                f"{stage.folder.path}: batches of the stage '{stage.name}' are under way: {stage.command} --collect first, or nothing "
-                "but --no-calls"
-            )
-        check_servers(stage.servers)
-    reported = isinstance(stage, TagStage) and args.report
-    old = tags_of(stage.folder) if reported else {}
-    more = {}
-    if isinstance(stage, TagStage):
-        more = {"left_out": len(stage.checked.left_out), "source_signature": stage.source.signature()}
-    run = Run(stage, Options(args.limit, args.retry_failed, no_calls))
-    record = run.run(rows, **more)
-    if reported:
-        sys.stdout.write(tag_report(stage.folder, old, limit=args.limit, show=args.show))
-    return _say(stage, record, run, args)
-
-
-def _remind_of_unseen(folder: BuildFolder) -> None:
-    from cg_tasks.construction.review.stages import written_again
-
-    if n := len(written_again(folder)):
-        print(
-            f"conceptguard: {n:,} counterparts were rejected and written again, and nobody has seen them: conceptguard build review "
-            f"export {folder.path} benign --again",
-            file=sys.stderr,
-        )
-
-
-def _refuse_another_model(stage: ModelStage[Any, Any]) -> None:
-    """Replies of another model are not the ones at hand: the rows would be written as if nothing had been asked."""
-    record, asked = stage.folder.record(stage.name), stage.generator
-    if record and record.model and (record.model, record.base_url) != (asked.model, asked.base_url):
-        raise UserError(
-            f"the rows of {stage.name} are by {record.model} at {record.base_url}, and {asked.model} at {asked.base_url} is set: "
-            "without calls there is nothing to write: set CG_BUILD_MODEL and CG_BUILD_BASE_URL as they were"
-        )
-
-
-def _say(stage: ModelStage[Any, Any], record: StageRecord, run: Run[Any, Any], args: argparse.Namespace) -> int:
-    """What came out, without a text, and how to go on."""
-    from cg_tasks.construction.engine.replies import Replies
-
-    counts = ", ".join(
-        f"{record.rows.get(name, 0):,} {name.replace('_', ' ')}" for name in ("ok", "failed", "dropped", "not_run")
-    )
-    spent = "" if run.spent is None else f", {run.spent:.4f} USD"
-    print(f"{stage.name}: {record.rows_in:,} rows: {counts}; {run.calls:,} calls{spent}")
-    print(f"Rows: {stage.folder.rows_file(stage.name)}")
-    for reason, n in sorted(record.reasons.items(), key=lambda item: -item[1])[:10]:
-        print(f"  {n:,} {reason}")
-    if run.stopped:
-        print(f"conceptguard: calls were given up: {run.stopped}", file=sys.stderr)
-    again = stage.command
-    if failed := record.rows.get("failed"):
-        print(f"conceptguard: {failed:,} rows failed; {again} --retry-failed asks for them again", file=sys.stderr)
-    beyond = sum(n for reason, n in record.reasons.items() if run.beyond_limit and run.beyond_limit in reason)
-    left = record.rows.get("not_run", 0) - beyond
-    if left:
-        print(f"conceptguard: {left:,} rows are not run; {again} goes on", file=sys.stderr)
-    if args.show and (failed or left):
-        with Replies(stage.folder.replies_file) as replies:
-            for said in replies.said(stage.kinds, most=5):
-                print(f"the server said: {said}")
-    return 1 if failed or run.stopped or left else 0
-
-
-def _dry_run(stage: ModelStage[Any, Any], rows: int, args: argparse.Namespace) -> int:
-    from cg_tasks.construction.engine.estimate import plan
-    from cg_tasks.construction.engine.replies import Replies
-
-    with Replies(stage.folder.replies_file) as replies:
-        planned, first = plan(stage, replies, limit=args.limit, retry_failed=args.retry_failed)
-    if args.show and first is not None:
-        for message in first.messages:
-            print(f"--- {message['role']}\n{message['content']}")
-        print("---")
-    print(
-        f"{stage.name}: {rows:,} rows{f', the first {args.limit:,} of them' if args.limit else ''}; without second attempts:"
-    )
-    for kind in planned:
-        money = "no prices" if kind.usd is None else f"{kind.usd:.4f} USD"
-        print(
-            f"  {kind.kind}: {kind.calls:,} calls to {kind.model}, about {kind.prompt_tokens:,} prompt and "
-            f"{kind.completion_tokens:,} completion tokens: {money}"
-        )
-    if any(kind.usd is None for kind in planned):
-        print(
-            "prices: CG_BUILD_PRICE_INPUT, CG_BUILD_PRICE_OUTPUT (USD per million tokens); the judge's: CG_JUDGE_PRICE_…"
-        )
-    return 0
-
-
-def _submit(stage: ModelStage[Any, Any], args: argparse.Namespace) -> int:
-    from cg_tasks.construction.engine.batch import submit
-
-    jobs = submit(stage, limit=args.limit, retry_failed=args.retry_failed)
-    for endpoint, record in jobs.items():
-        print(f"{endpoint}: {record['requests']:,} requests in {len(record['batches'])} batches")
-    print(f"later: {stage.command} --collect")
-    return 0
-
-
-def _collect(stage: ModelStage[Any, Any]) -> int | None:
-    """Take what is finished; an exit code while something waits, None when the rows can be written."""
-    from cg_tasks.construction.engine.batch import collect
-
-    taken = collect(stage)
-    print(f"{stage.name}: {taken.replies:,} replies taken, {sum(taken.failures.values()):,} requests without one")
-    for why, n in sorted(taken.failures.items(), key=lambda item: -item[1]):
-        print(f"conceptguard: {n:,} {why}", file=sys.stderr)
-    for batch, status in taken.waiting.items():
-        print(f"{batch}: {status}")
-    if taken.waiting:
-        print("still waiting: run this again later")
-        return 1
-    print(
-        "rows that still need a reply (a second attempt, the judge's word) are not run: --submit the next batch, or run without it"
-    )
-    return None
+        return run_model_stage(stage, rows_in(stage, before), args)
 
 
 def run_aggregate(args: argparse.Namespace) -> int:
@@ -329,7 +184,7 @@ def run_aggregate(args: argparse.Namespace) -> int:
     from cg_tasks.construction.grouping.applying import apply_map
 
     folder = _folder(args)
-    given = [name for name in _MODEL_OPTIONS if getattr(args, name) not in (None, False)]
+    given = [name for name in _MODEL_OPTIONS if getattr(args, name) is not None and getattr(args, name) is not False]
     if given and not (args.propose and folder.settings.aggregate.by == "model"):
         raise UserError(
             f"--{given[0].replace('_', '-')}: nothing is asked of a model here; it goes with --propose where build.yaml says "
@@ -348,6 +203,7 @@ def run_aggregate(args: argparse.Namespace) -> int:
 
 
 def _propose(folder: BuildFolder, args: argparse.Namespace) -> int:
+    from cg_tasks.cli_build_stage import run_model_stage
     from cg_tasks.construction.grouping.applying import propose
     from cg_tasks.construction.grouping.concepts import concepts
     from cg_tasks.construction.grouping.proposals import Group
@@ -367,7 +223,7 @@ def _propose(folder: BuildFolder, args: argparse.Namespace) -> int:
     groups, model = None, None
     if folder.settings.aggregate.by == "model":
         stage = ProposeStage(folder, _servers(folder, "propose", args), counts)
-        if code := _run_model_stage(stage, 1, args) or args.dry_run or args.submit:
+        if code := run_model_stage(stage, 1, args) or args.dry_run or args.submit:
             return int(code) if code is not True else 0
         row = next(iter(folder.rows("propose", ProposeRow)))
         groups, model = [Group(parent, tuple(members)) for parent, members in row.groups], stage.generator.model
@@ -473,7 +329,7 @@ def run_status(args: argparse.Namespace) -> int:
 def _folder(args: argparse.Namespace) -> BuildFolder:
     from cg_tasks.construction.folder import BuildFolder
 
-    return BuildFolder(args.folder)
+    return BuildFolder(args.folder, getattr(args, "judge", None))
 
 
 def _servers(folder: BuildFolder, stage: str, args: argparse.Namespace) -> dict[Endpoint, ServerSettings]:

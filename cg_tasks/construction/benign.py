@@ -62,7 +62,9 @@ class BenignStage(ModelStage[AggregateRow, BenignRow]):
     def _harm_check(self) -> HarmCheck:
         """With the evaluation's judge and rubric; without servers, the rubric alone."""
         judge = self.servers.get("judge")
-        settings = judge if isinstance(judge, JudgeSettings) else read_judge_settings(calling=False)
+        settings = (
+            judge if isinstance(judge, JudgeSettings) else read_judge_settings(self.folder.judge_file, calling=False)
+        )
         templates = settings.templates if settings else None
         return HarmCheck(judge, templates or self.folder.templates, self.settings.benign.highest_harm)
 

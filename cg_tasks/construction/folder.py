@@ -63,14 +63,14 @@ class StageRecord(BaseModel):
 
 
 class BuildFolder:
-    """The files of one build.
+    """The files of one build. judge_file: a judge.yaml that is named, whose rubric the counterparts depend on; None for the usual one.
 
     Raises:
         UserError: no build folder, or settings that cannot be read.
     """
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path).expanduser()
+    def __init__(self, path: str | Path, judge_file: str | None = None):
+        self.path, self.judge_file = Path(path).expanduser(), judge_file
         self.settings: BuildSettings = read_build_settings(self.path)
 
     def rows_file(self, stage: str) -> Path:

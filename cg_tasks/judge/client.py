@@ -54,8 +54,8 @@ class CallFailed(Exception):
     @property
     def brief(self) -> str:
         """What failed, in words of ours alone: a server may quote the request in what it says."""
-        said = self.status is None or self.hopeless  # of the key, the model or the address
-        return str(self) if said else f"HTTP {self.status}"
+        asks = {401: ": is the key right?", 404: ": is the address right, up to and with /v1, and the model's name?"}
+        return str(self) if self.status is None else f"HTTP {self.status}{asks.get(self.status, '')}"
 
     @property
     def about_this_text(self) -> bool:
@@ -200,7 +200,9 @@ class ChatClient:
             answer = _decoded(answer)
         message, finish = _part(answer, "choices", 0, "message"), _part(answer, "choices", 0, "finish_reason")
         if not isinstance(message, dict):
-            raise CallFailed("the server's answer holds no message", empty=isinstance(answer, dict))
+            raise CallFailed(
+                "the server's answer holds no message", empty=isinstance(answer, dict) and not answer.get("error")
+            )
         counts = {key: _part(answer, "usage", key) for key in ("prompt_tokens", "completion_tokens")}
         return Reply(
             text=self._text(_joined(message.get("content"))),

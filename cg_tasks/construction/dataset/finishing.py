@@ -90,13 +90,16 @@ def _refuse_missing(folder: BuildFolder, records: Mapping[str, StageRecord]) -> 
 def _ended(folder: BuildFolder, source: Source) -> Iterator[tuple[str, EndedRow]]:
     """Rows of the source that were not read, by where they stand, and of the stages. Aggregate's rows tell of those that tag left."""
     for where, why in source.check().left_out:
-        yield (
-            "source",
-            StageRow(pair_id=where.replace(folder.settings.source, source.name), status="dropped", reason=why),
-        )
+        yield "source", StageRow(pair_id=_without_folder(where, source), status="dropped", reason=why)
     for stage in ("aggregate", "benign"):
         for row in folder.rows(stage, _KINDS[stage]):
             yield stage, row
+
+
+def _without_folder(where: str, source: Source) -> str:
+    """A place in the source, which begins with the source as build.yaml names it, without a path of this machine."""
+    given = source.settings.source.rstrip("/")
+    return source.name + where.removeprefix(given) if where.startswith(given) else where
 
 
 def _stage(folder: BuildFolder, records: Mapping[str, StageRecord], status: StageStatus) -> dict[str, Any]:

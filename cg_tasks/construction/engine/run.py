@@ -104,7 +104,10 @@ class Line:
             logger.warning(
                 "waiting for %d calls under way, whose replies are paid for (Ctrl-C again: no more)", len(flying)
             )
-            await asyncio.wait(flying, timeout=_LANDING)
+            _, late = await asyncio.wait(flying, timeout=_LANDING)
+            for call in late:  # nobody will be there to keep its reply
+                call.cancel()
+            await asyncio.gather(*flying, return_exceptions=True)
 
     async def _call_and_keep(self, request: Request, failure: str | None) -> Reply:
         try:
@@ -177,13 +180,16 @@ def check_servers(servers: Mapping[Endpoint, ServerSettings]) -> None:
 
 
 class Run(Generic[A, B]):
-    """One run of a stage; afterwards what it did: ``record``, ``calls``, ``spent`` (USD, None where prices are not known)."""
+    """One run of a stage; afterwards what it did: ``record``, ``calls``, ``spent`` (USD, None where prices are not known).
+
+    stopped: why calls were given up, without a word of the server; said: the same with them.
+    """
 
     def __init__(self, stage: ModelStage[A, B], options: Options):
         self.stage, self.options = stage, options
         self.calls = 0
         self.spent: float | None = None
-        self.stopped = ""
+        self.stopped = self.said = ""
         self.record = StageRecord(stage=stage.name)
 
     def run(self, rows_in: int, **more: Any) -> StageRecord:
@@ -247,7 +253,8 @@ class Run(Generic[A, B]):
                 await line.land()
                 self.calls = sum(caller.budget.calls for caller in callers.values())
                 self.spent = _spent(callers)
-                self.stopped = next((c.stopped_briefly for c in callers.values() if c.stopped), "")
+                gave_up = next((c for c in callers.values() if c.stopped), None)
+                self.stopped, self.said = (gave_up.stopped_briefly, gave_up.stopped) if gave_up else ("", "")
 
     @property
     def beyond_limit(self) -> str:

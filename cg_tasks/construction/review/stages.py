@@ -114,7 +114,7 @@ def export_review(
 
 
 def written_again(folder: BuildFolder) -> list[ReviewItem]:
-    """Counterparts that were written again for a review, and that nobody has reviewed since."""
+    """Counterparts that are not the ones that were reviewed, and that nobody has reviewed since."""
     return _changed_since(review_items(folder, "benign", fresh=False), outcomes(folder, "benign"), new_ids=False)
 
 

@@ -125,6 +125,10 @@ def _by_hand(folder: BuildFolder) -> BuildFolder:
         ),
         (_rejected, "DIR: what the review turned down changed since 'benign': run conceptguard build benign DIR again"),
         (
+            lambda folder: again(folder, benign={"copied": 0.7}),
+            "DIR: how replies are read changed since 'benign': run conceptguard build benign DIR again",
+        ),
+        (
             lambda folder: again(folder, benign={"overlap": 0.4}),
             "DIR: how replies are read changed since 'benign': run conceptguard build benign DIR again",
         ),

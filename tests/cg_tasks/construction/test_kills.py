@@ -204,3 +204,31 @@ def test_ctrl_c_keeps_the_old_rows_and_all_replies(world: World):
     assert 0 < landed < 40
     assert build.asking("tag") == {"tag": 40 - landed}
     assert build.counts("tag") == {"ok": 40} and build.status()["tag"]["state"] == "done"
+
+
+def test_ctrl_c_waits_for_the_calls_that_are_paid_for(world: World):
+    build = world.build("new", generator={"concurrency": 4})
+    asked, lock, go_on = [0], threading.Lock(), threading.Event()
+
+    def hook(_: Asked) -> None:
+        with lock:
+            asked[0] += 1
+            number = asked[0]
+        if number == 8:  # four have landed, four are under way
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Timer(0.5, go_on.set).start()
+        if number > 4:
+            assert go_on.wait(30)
+
+    build.server.hook = hook  # type: ignore[assignment]
+    with ctrl_c_works():
+        said = build("tag", code=130)
+    build.server.hook = None
+    calls = build.server.counts["tag"]
+    assert 8 <= calls < 40 and build.server.in_flight == 0
+    assert build.replies()["tag"] == calls, "a call under way was lost"
+    assert "calls under way, whose replies are paid for (Ctrl-C again: no more)" in said.logged
+    assert "Traceback" not in said.everything and "never retrieved" not in said.everything
+    assert build.asking("tag") == {"tag": 40 - calls}
+    assert set(build.server.asked("tag").values()) == {1}
+    check_secrets(build)

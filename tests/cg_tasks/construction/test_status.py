@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
-from construction_parts import GENERATOR, JUDGE, reply, small_build, tag_row, write_jsonl, write_stage
+from construction_parts import (
+    GENERATOR,
+    JUDGE,
+    aggregate_row,
+    lamps,
+    reply,
+    small_build,
+    tag_row,
+    write_jsonl,
+    write_stage,
+)
+from filelock import FileLock
 
 from cg_tasks.construction.engine.asking import Endpoint
 from cg_tasks.construction.engine.replies import Replies
 from cg_tasks.construction.folder import STAGES, BuildFolder, StageRecord
 from cg_tasks.construction.rows import StageRow
+from cg_tasks.construction.source import Source
 from cg_tasks.construction.status import StageStatus, format_statuses, stage_statuses
 from cg_tasks.judge.server_settings import ServerSettings
 
@@ -153,3 +168,60 @@ def test_counts_are_the_records(folder: BuildFolder) -> None:
     write_stage(folder, "tag", rows, rows_in=5)
     found = status(folder)
     assert (found.rows_in, found.rows, found.reasons) == (5, {"ok": 3, "failed": 1}, {"cut_off": 1})
+
+
+# ------------------------------------------------------------------ kills, locks and the source
+def test_the_lock_and_not_a_process_number_tells_whether_somebody_works(folder: BuildFolder) -> None:
+    """The number of a run that was killed may be another process's by now."""
+    assert recorded(folder, state="running", pid=os.getpid()) == "killed after 1,234 rows: run it again"
+    with BuildFolder(folder.path).lock():
+        assert recorded(folder, state="running", pid=999_999_999).startswith("running")
+
+
+def test_looking_refuses_no_run_that_begins_meanwhile(folder: BuildFolder) -> None:
+    looking, begins = FileLock(folder.path / ".lock"), threading.Event()
+
+    def look() -> None:
+        with looking:
+            begins.set()
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    assert begins.wait(5)
+    with folder.lock():
+        assert folder.is_locked()
+    thread.join()
+    assert not folder.is_locked()
+
+
+def test_a_source_that_looks_as_it_did_is_not_read(folder: BuildFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Source] = []
+    check = Source.check
+    monkeypatch.setattr(Source, "check", lambda self: read.append(self) or check(self))  # type: ignore[func-returns-value]
+    source = Source(folder.settings, folder.path)
+    write_stage(folder, "tag", [tag_row(0)], source_signature=source.signature())
+    read.clear()
+    assert status(folder).state == "done" and read == []
+    path = folder.path / "source.jsonl"
+    os.utime(path, ns=(1, 1))
+    assert status(folder).state == "done" and len(read) == 1  # touched: read, and found to be the same
+    path.write_bytes(path.read_bytes() + b'{"prompt": "P", "response": "R"}\n')
+    assert status(folder).state == "stale: the source changed" and len(read) == 2
+    for changed in ({"columns": {"prompt": "prompt"}}, {"faulty_rows": "skip"}):
+        assert Source(small_build(folder.path, **changed).settings, folder.path).signature() != source.signature()
+
+
+def test_a_stage_after_one_that_is_out_of_date_says_so(folder: BuildFolder) -> None:
+    folder.merge_file.write_text("a map\n")
+    write_stage(folder, "tag", [tag_row(0)])
+    write_stage(folder, "aggregate", [aggregate_row(0)])
+    assert status(folder, "aggregate").state == "done"
+    write_jsonl(folder.path / "source.jsonl", lamps(4))
+    states = {s.stage: s.state for s in stage_statuses(folder, {})}
+    assert states == {
+        "tag": "stale: the source changed",
+        "aggregate": "done, before tag is up to date",
+        "benign": "not run",
+        "queries": "not run",
+    }

@@ -136,6 +136,32 @@ def test_what_is_no_reply_is_said_in_one_short_line(said: Say, says: str):
     assert "\n" not in str(failed) and len(str(failed)) <= 500 and not failed.hopeless
 
 
+@pytest.mark.parametrize(
+    ("said", "empty"),
+    [
+        (Say({"choices": []}), True),
+        (Say({"choices": [{"index": 0, "message": None}]}), True),
+        (Say({"error": {"message": "overloaded"}}), False),  # no completion at all: the text is not to blame
+        (Say([1]), False),
+        (Say({"choices": []}, 500), False),
+    ],
+)
+def test_only_a_completion_without_a_message_is_empty(said: Say, empty: bool):
+    assert failure(said).empty == empty
+
+
+@pytest.mark.parametrize(
+    ("said", "brief"),
+    [
+        (fail(422, "cannot read: THE TEXT"), "HTTP 422"),
+        (fail(500, "cannot read: THE TEXT"), "HTTP 500"),
+        (fail(401, "no THE TEXT"), "HTTP 401: is the key right?"),
+    ],
+)
+def test_in_brief_a_failure_holds_no_words_about_the_text(said: Say, brief: str):
+    assert failure(said).brief == brief
+
+
 @pytest.mark.parametrize(("status", "hopeless"), [(401, True), (404, True), (400, False), (403, False), (429, False)])
 def test_only_a_wrong_key_or_address_is_hopeless(status: int, hopeless: bool):
     failed = failure(fail(status))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from assembling import MINIATURE, queries_row
 from construction_builds import filled_sheets
-from construction_parts import GENERATOR, JUDGE, made, reply, small_build, tag_row, write_stage
+from construction_parts import GENERATOR, JUDGE, made, reply, small_build, tag_row, write_jsonl, write_stage
 
 from cg_tasks.construction.benign import BenignRow
 from cg_tasks.construction.dataset.assemble import Assembled
@@ -224,3 +224,56 @@ def test_a_review_is_told_by_its_numbers(folder: BuildFolder, tmp_path: Path) ->
     assert review["kappa"] == 1.0 and review["labels"] == {"accept": 11, "disagreement": 0, "reject": 0, "unclear": 1}
     assert (tmp_path / "out" / "build" / "agreement_benign.md").read_bytes() == (at / "agreement.md").read_bytes()
     assert "annotator_1" not in json.dumps(manifest) and len(done.pairs) == 11
+
+
+def test_every_round_of_a_review_is_on_the_card(folder: BuildFolder, tmp_path: Path) -> None:
+    export_review(folder, "benign", share=1.0)
+    first = PAIRS[0].pair_id
+    take_marks(folder, "benign", filled_sheets(folder.review_folder("benign"), labels={first: "reject"}))
+    rows = [benign(row) for row in folder.rows("aggregate", AggregateRow) if row.status == "ok"]
+    rows = [r.model_copy(update={"made": made("again")}) if r.pair_id == first else r for r in rows]
+    write_stage(folder, "benign", rows, rows_in=12)
+    export_review(folder, "benign", again=True)
+    take_marks(folder, "benign", filled_sheets(folder.path / "review" / "benign-2"))
+    write_stage(folder, "queries", finished_queries(folder), rows_in=12)
+    _, manifest = built(folder, tmp_path / "out")
+    assert [(r["kind"], r["drawn"], r["drawn_of"], r["labels"]["reject"]) for r in manifest["reviews"]] == [
+        ("benign", 12, 12, 1),
+        ("benign", 1, 1, 0),
+    ]
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    (line,) = [line for line in card.splitlines() if line.startswith("* **benign**")]
+    assert "12 of 12 (100.0%) by 2 annotators" in line and "reject 1" in line
+    assert "A further round: 1 of 1 (100.0%) by 2 annotators" in line
+    assert "the rows have changed" not in line  # what was turned down was written again
+
+
+@pytest.mark.parametrize("place", ["source.jsonl", "absolute", "folder", "rows/"])
+def test_rows_of_the_source_that_were_not_read_are_listed(folder: BuildFolder, tmp_path: Path, place: str) -> None:
+    (folder.path / "rows").mkdir()
+    in_folder = place in ("folder", "rows/")
+    at = folder.path / ("rows/some.jsonl" if in_folder else "source.jsonl")
+    rows = [{"prompt": "P", "response": "R"}, {"prompt": "SECRET", "response": ""}, {"prompt": "P", "response": "R"}]
+    shown = {"absolute": str(at), "folder": str(at.parent)}.get(place, place)
+    found = small_build(
+        folder.path, rows, source=shown, faulty_rows="skip", aggregate={"smallest": 1}, assemble={"name": "sigils"}
+    )
+    if in_folder:
+        write_jsonl(at, rows)
+    write_stage(found, "tag", tags(), rows_in=14, left_out=2)
+    apply_map(found)
+    rest_of_chain(found)
+    _, manifest = built(found, tmp_path / "out")
+    source = manifest["source"]
+    assert (source["rows"], source["left_out"]) == (14, 2)
+    name = "rows/some.jsonl" if in_folder else "source.jsonl"
+    assert source["name"] == name.partition("/")[0]
+    text = (tmp_path / "out" / "build" / "dropped.csv").read_text(encoding="utf-8")
+    left_out = [row for row in csv.DictReader(text.splitlines()) if row["stage"] == "source"]
+    assert [(row["pair_id"], row["status"], row["reason"]) for row in left_out] == [
+        (f"{name}, line 2", "dropped", "the field 'response' is empty"),
+        (f"{name}, line 3", "dropped", "the same prompt and response came before"),
+    ]
+    for path in (tmp_path / "out").rglob("*.*"):
+        assert path.suffix == ".parquet" or str(folder.path) not in path.read_text(encoding="utf-8"), path
+    assert "SECRET" not in text

@@ -159,3 +159,22 @@ def test_a_judge_without_a_reply_is_no_fault_of_the_attempt(status: Any) -> None
         asyncio.run(attempt(ask, lambda number, failure: request(f"tag/{number}"), read, most=3, parser=""))
     assert (caught.value.status, caught.value.reason) == (status, "no reply: the judge is away")
     assert caught.value.made is not None and len(ask.asked) == 1
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_what_people_turn_down_after_the_last_attempt_is_written_again(most: int) -> None:
+    said = [*["short"] * (most - 1), "fine"]
+    walk = Walk(at_hand(*said), most=most, rejected=frozenset({str(most)}))
+    walk.not_made()
+    assert walk.asked == list(range(most + 1, 2 * most + 1))  # without --retry-failed
+
+
+def test_the_same_text_as_one_that_people_turned_down_is_not_taken() -> None:
+    walk = Walk(texts("bad", "bad", "short", "fine"), most=4, rejected=frozenset({"1"}))
+    done = walk.end()
+    assert done.value == "fine" and walk.read == ["short", "fine"]
+    assert done.made.faults == (
+        "rejected: by review",
+        "rejected: by review, and written again to the letter",
+        "too_short: 3 words",
+    )

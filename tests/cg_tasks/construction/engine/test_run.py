@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from construction_builds import no_keys
-from construction_parts import GENERATOR, lamps, reply, request, small_build, tag_reply
+from construction_parts import (
+    GENERATOR,
+    aggregate_row,
+    benign_row,
+    lamps,
+    reply,
+    request,
+    small_build,
+    tag_reply,
+    tag_row,
+    write_stage,
+)
+from generator_script import Asked
 from generator_server import GeneratorServer, generator_server
-from judge_server import fail, unused_port
+from judge_server import fail, say, unused_port
 
 from cg_tasks.construction.engine.asking import NoReply
 from cg_tasks.construction.engine.replies import Replies
 from cg_tasks.construction.engine.run import Line, Options, RowAsk, Run, check_servers, params_of
+from cg_tasks.construction.queries import QueriesRow, QueriesStage
 from cg_tasks.construction.tag import TagRow, TagStage
 from cg_tasks.errors import UserError
 from cg_tasks.judge.caller import NotAsked
-from cg_tasks.judge.client import CallFailed, Reply
+from cg_tasks.judge.client import CallFailed, ChatClient, Reply
 from cg_tasks.judge.request import server_of
 
 
@@ -123,7 +138,7 @@ def test_a_failed_call_stays_with_the_row_until_it_is_retried(replies: Replies) 
     ("failed", "status", "said"),
     [
         (CallFailed("no connection to the server"), "not_run", "no connection to the server"),  # nothing about this row
-        (CallFailed("HTTP 401: wrong key", 401, hopeless=True), "not_run", "HTTP 401: wrong key"),
+        (CallFailed("HTTP 401: wrong key", 401, hopeless=True), "not_run", "HTTP 401: is the key right?"),
         (CallFailed("HTTP 400: too long: <a text>", 400), "failed", "HTTP 400"),
         (CallFailed("HTTP 429: slow down", 429), "failed", "HTTP 429"),
     ],
@@ -307,3 +322,48 @@ def test_replies_that_were_put_by_hand_are_read(server: GeneratorServer, tmp_pat
         ("ok", False, None),
         ("not_run", None, None),
     ]
+
+
+def test_pairs_with_the_same_response_and_concept_share_their_question(server: GeneratorServer, tmp_path: Path) -> None:
+    folder = small_build(tmp_path / "build", language_code="")
+    folder.merge_file.write_text("a map\n")
+    write_stage(folder, "tag", [tag_row(i) for i in range(4)])
+    write_stage(folder, "aggregate", [aggregate_row(i) for i in range(4)])
+    write_stage(folder, "benign", [benign_row(i, harmful_response="the same of all") for i in range(4)])
+    server.hook = lambda asked: say(json.dumps({"query": f"What is {len(asked.data['RESPONSE'])} about?"}), delay=0.1)
+    settings = GENERATOR.model_copy(update={"base_url": server.url, "concurrency": 8})
+    run = Run(QueriesStage(folder, {"generator": settings}), Options())
+    assert run.run(4).rows == {"ok": 4}
+    assert run.calls == server.counts["query"] == 1 + 4  # one about the harmful response, one about each benign one
+    rows = list(folder.rows("queries", QueriesRow))
+    assert {row.harmful_query for row in rows} == {f"What is {len('the same of all')} about?"}
+    assert len({row.made_harmful.request_sha256 for row in rows if row.made_harmful}) == 1
+
+
+def test_a_call_that_does_not_land_in_time_does_not_outlive_the_run(
+    server: GeneratorServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cg_tasks.construction.engine.run._LANDING", 0.05)
+    third = lamps(3)[2]["prompt"]
+    release = threading.Event()
+
+    def hook(asked: Asked) -> None:
+        if asked.data["PROMPT"] != third:
+            release.wait(5)
+
+    server.hook = hook  # type: ignore[assignment]
+    tasks: list[set[asyncio.Task[Any]]] = []
+    aexit = ChatClient.__aexit__
+
+    async def leaving(self: ChatClient, *error: object) -> None:
+        tasks.append({task for task in asyncio.all_tasks() if task is not asyncio.current_task()})
+        await aexit(self, *error)
+
+    monkeypatch.setattr(ChatClient, "__aexit__", leaving)
+    run = Run(tagging(tmp_path / "build", server.url, Broken, concurrency=3), Options())
+    with pytest.raises(UserError, match="the third row"):
+        run.run(5)
+    assert not release.is_set() and server.in_flight == 2  # nobody waited for the server
+    release.set()
+    assert tasks == [set()]
+    assert "waiting for 2 calls under way" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,20 @@ import pytest
 from construction_parts import GENERATOR, small_build
 from support import ROOT
 
+from cg_tasks import rouge
+from cg_tasks.construction import benign, harmless, queries, tag
+from cg_tasks.construction.benign import BenignStage
+from cg_tasks.construction.chain import MODEL_STAGES
+from cg_tasks.construction.engine import asking
 from cg_tasks.construction.engine.asking import Request
-from cg_tasks.construction.engine.stage import source_hash
+from cg_tasks.construction.engine.replies import Replies
+from cg_tasks.construction.engine.stage import ModelStage, source_hash
+from cg_tasks.construction.queries import QueriesStage
 from cg_tasks.construction.tag import TagStage
-from cg_tasks.construction.text import checks, reading
+from cg_tasks.construction.text import checks, language, overlap, reading
+from cg_tasks.judge import reading as judge_reading
+from cg_tasks.judge import verdicts
+from cg_tasks.judge.request import server_of
 from cg_tasks.judge.rubrics import Messages
 
 VALUES = {"prompt": "P", "response": "R"}
@@ -144,3 +155,57 @@ def test_nothing_unseen_unless_a_stage_says_so(tmp_path: Path) -> None:
     requests: list[Request] = []
     found = stage(tmp_path)
     assert found.unseen(next(found.rows()), requests) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "module"),
+    [
+        *((kind, module) for kind in MODEL_STAGES.values() for module in (asking, judge_reading, rouge, reading)),
+        (TagStage, tag),
+        (BenignStage, benign),
+        (QueriesStage, queries),
+        (BenignStage, harmless),
+        (BenignStage, verdicts),
+        (BenignStage, overlap),
+        (QueriesStage, overlap),
+        (TagStage, language),
+    ],
+)
+def test_an_edit_of_any_code_that_reads_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[ModelStage[Any, Any]], module: types.ModuleType
+) -> None:
+    folder = small_build(tmp_path)
+    before = kind(folder, {}).parser
+    assert kind(folder, {}).parser == before
+    getsource = inspect.getsource
+    monkeypatch.setattr(inspect, "getsource", lambda thing: getsource(thing) + "# edited\n" * (thing is module))
+    assert kind(folder, {}).parser != before
+
+
+def test_an_edit_that_changes_no_message_is_no_other_key(tmp_path: Path) -> None:
+    usual = stage(tmp_path / "usual", template=TEMPLATE)
+    comment = stage(tmp_path / "comment", template=TEMPLATE.replace("You sort", "{# a remark #}You sort"))
+    sentence = stage(
+        tmp_path / "sentence", template=TEMPLATE.replace("Your last answer was cut off:", "It was your last answer:")
+    )
+    assert len({usual.prompt.sha256, comment.prompt.sha256, sentence.prompt.sha256}) == 3  # the rows are stale
+    assert key(usual) == key(comment) == key(sentence)
+    assert key(usual, 2, "cut_off") == key(comment, 2, "cut_off") != key(sentence, 2, "cut_off")
+    assert key(usual, 2, "refused") == key(sentence, 2, "refused")
+
+
+def test_a_forced_mode_is_in_the_key_and_what_a_server_turned_out_to_take_is_not(tmp_path: Path) -> None:
+    modes = ("auto", "text", "json_schema")
+    assert len({key(stage(tmp_path / mode, {"structured": mode})) for mode in modes}) == 3
+    found = stage(tmp_path / "auto", {"structured": "auto"})
+    before = key(found)
+    with Replies(found.folder.replies_file) as replies:
+        replies.note_text_only(server_of(found.generator))
+    assert key(stage(tmp_path / "auto", {"structured": "auto"})) == before
+
+
+def test_two_attempts_after_the_same_fault_are_two_questions(tmp_path: Path) -> None:
+    found = stage(tmp_path)
+    second, third = (found.request(VALUES, number, "cut_off") for number in (2, 3))
+    assert second.messages != third.messages and second.as_text() != third.as_text()
+    assert "This is attempt 2." in second.messages[1]["content"]

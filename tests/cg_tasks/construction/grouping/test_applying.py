@@ -121,8 +121,10 @@ def test_another_rule_than_the_maps_is_refused(folder: BuildFolder) -> None:
 def test_a_map_of_other_rows_is_refused(folder: BuildFolder) -> None:
     propose(folder, concepts(folder))
     write_tags(folder, [*NAMES, "oil"])
+    before = folder.merge_file.read_bytes()
     assert "the concept 'oil' has 1 samples there and 2 in the tag rows" in refused(folder, accept=True)
     assert not folder.rows_file("aggregate").exists()
+    assert folder.merge_file.read_bytes() == before  # nor is the map one that somebody accepted
 
 
 def test_without_a_map_or_with_stale_tags(folder: BuildFolder) -> None:

@@ -16,10 +16,10 @@ from construction_parts import (
     write_stage,
 )
 
-from cg_tasks.construction.folder import BuildFolder
-from cg_tasks.construction.grouping.applying import propose
+from cg_tasks.construction.folder import BuildFolder, file_hash
+from cg_tasks.construction.grouping.applying import apply_map, propose
 from cg_tasks.construction.grouping.concepts import concepts
-from cg_tasks.construction.grouping.merge_file import read_map
+from cg_tasks.construction.grouping.merge_file import read_map, write_map
 from cg_tasks.construction.review.rejections import read_rejections
 from cg_tasks.construction.review.stages import (
     benign_item,
@@ -255,3 +255,50 @@ def test_the_sheets_record_holds_no_text(tagged: BuildFolder) -> None:
     export_review(tagged, "tag", share=1.0)
     record = json.loads((tagged.path / "review" / "tag" / "sheet.json").read_text())
     assert SECRET not in json.dumps(record)
+
+
+def move(folder: BuildFolder, concept: str, parent: str) -> None:
+    """As by hand: a member's line, with its marks, stands in another group."""
+    found = read_map(folder.merge_file)
+    moved = next(m for group in found.groups for m in group.members if m.concept == concept)
+    groups = []
+    for group in found.groups:
+        members = tuple(m for m in group.members if m is not moved) + ((moved,) if group.parent == parent else ())
+        groups.append(group.model_copy(update={"members": members}))
+    write_map(found.model_copy(update={"groups": tuple(groups)}), folder.merge_file, replace=True)
+
+
+def test_a_concept_that_was_moved_after_the_marks_is_marked_again_with_both_groups(tmp_path: Path) -> None:
+    folder = small_build(tmp_path / "build")
+    names = ["lamp lore"] * 4 + ["lamp-lore"] * 2 + ["wick craft"] * 3 + ["rope"] * 3
+    write_stage(folder, "tag", [tag_row(i, name) for i, name in enumerate(names)])
+    propose(folder, concepts(folder))
+    export_review(folder, "aggregate")
+    marked(folder, "aggregate")
+    record, _ = apply_map(folder)
+    before = record.output_sha256
+    move(folder, "lamp-lore", "wick craft")
+    with pytest.raises(
+        UserError, match="the members of '(lamp lore|wick craft)' are not those that the annotators marked"
+    ):
+        apply_map(folder)
+    assert file_hash(folder.rows_file("aggregate")) == before
+    assert export_review(folder, "aggregate", again=True)[1:] == (3, 3)
+    ids = {item.id: item.fields["concept"] for item in review_items(folder, "aggregate")}
+    shown = [ids[id] for id in sheet_ids(folder.path / "review" / "aggregate-2")]
+    assert sorted(shown) == ["lamp lore", "lamp-lore", "wick craft"]  # and not rope
+    marked(folder, "aggregate", "aggregate-2")
+    _, applied = apply_map(folder)
+    assert applied.parents == {
+        "lamp lore": "lamp lore",
+        "lamp-lore": "wick craft",
+        "wick craft": "wick craft",
+        "rope": "rope",
+    }
+    assert refused(folder, "aggregate", again=True).endswith("there is nothing for a further round")
+
+
+def test_a_map_of_other_rows_is_not_handed_out(proposed: BuildFolder) -> None:
+    write_stage(proposed, "tag", [tag_row(i, "lamp lore") for i in range(3)])
+    assert "the concept 'lamp lore' has 4 samples there and 3 in the tag rows" in refused(proposed, "aggregate")
+    assert not (proposed.path / "review").exists()
