@@ -67,6 +67,8 @@ class BatchServer(JudgeServer):
             return super().get(path, headers)
         if self.has_batches and kind == "batches" and name in self.batches:
             return Say(self.batches[name])
+        if self.has_batches and kind.partition("?")[0] == "batches" and not name:
+            return Say({"object": "list", "data": list(self.batches.values())[::-1], "has_more": False})
         if self.has_batches and kind == "files" and name.removesuffix("/content") in self.files:
             return Say(self.files[name.removesuffix("/content")], headers={"Content-Type": "application/octet-stream"})
         return fail(404, f"no {path}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import socket
 import struct
 import sys
@@ -270,16 +269,6 @@ def running(state: S) -> Iterator[S]:
         server.server_close()
     if server.faults:  # a script that fails must fail its test, whatever the judge made of it
         raise AssertionError("the test's own script failed") from server.faults[0]
-
-
-@contextmanager
-def ctrl_c_works() -> Iterator[None]:
-    """A shell starts background jobs with SIGINT ignored, and Python then raises no KeyboardInterrupt."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def unused_port() -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -144,3 +147,13 @@ def numbers(results: dict[str, Any], task: str) -> dict[str, float]:
         for k, v in results["results"][task].items()
         if isinstance(v, float) and not k.endswith("_stderr_stderr,none")
     }
+
+
+@contextmanager
+def ctrl_c_works() -> Iterator[None]:
+    """A shell starts background jobs with SIGINT ignored, and Python then raises no KeyboardInterrupt."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

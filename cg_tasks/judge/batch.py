@@ -30,6 +30,7 @@ from cg_tasks.whole_files import replace_file
 # OpenAI's limits of one file are 50,000 requests and 200 MB.
 MAX_REQUESTS, MAX_BYTES = 50_000, 190_000_000
 _FINISHED = ("completed", "expired", "cancelled", "failed")
+_STARTING = "starting"  # in a job file: the uploaded file whose batch is being started
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,14 @@ class Way:
     other_file: str
     submit_rest: str
     without_batches: str
+    collect: str
 
 
 JUDGE_WAY = Way(
     "name another file with --job",
     "submit the rest with another --job",
     "conceptguard judge rescore asks a server without batches",
+    "conceptguard judge batch collect",
 )
 
 
@@ -83,7 +86,7 @@ def requests_of(judge: Judge, items: Sequence[JudgeItem]) -> dict[str, dict[str,
 
 
 def submit(judge: Judge, items: Sequence[JudgeItem], job: Path) -> dict[str, Any]:
-    """Upload and start the batches; the job file is written after each, so that no started batch is lost.
+    """Upload and start the batches; the job file is written around each, so that no started batch is lost.
 
     Raises:
         UserError: nothing to ask, the job file exists, or the server takes no batches.
@@ -97,10 +100,10 @@ def submit(judge: Judge, items: Sequence[JudgeItem], job: Path) -> dict[str, Any
 
 
 def upload(settings: ServerSettings, lines: Mapping[str, Mapping[str, Any]], job: Path, way: Way) -> dict[str, Any]:
-    """Upload requests (lines of a batch file by key) and start their batches; the job file is written after each.
+    """Upload requests (lines of a batch file by key) and start their batches; the job file is written around each.
 
     Raises:
-        UserError: the job file cannot be written, or the server takes no batches.
+        UserError: the job file cannot be written, the server takes no batches, or does not say whether it took one.
     """
     try:
         job.parent.mkdir(parents=True, exist_ok=True)
@@ -120,18 +123,17 @@ def upload(settings: ServerSettings, lines: Mapping[str, Mapping[str, Any]], job
             for number, part in enumerate(_parts(lines), 1):
                 try:
                     file = await client.sdk.files.create(file=(f"conceptguard-{number}.jsonl", part), purpose="batch")
+                except Exception as error:
+                    raise _not_taken(settings, number, client.failure(error), record, job, way) from None
+                record[_STARTING] = file.id  # first: were this process killed now, the batch would still be found
+                _write(job, record)
+                try:
                     batch = await client.sdk.batches.create(
                         input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
                     )
                 except Exception as error:
-                    way_out = (
-                        f"those before it are in {job}: collect them, then {way.submit_rest}"
-                        if record["batches"]
-                        else way.without_batches
-                    )
-                    raise UserError(
-                        f"{settings.base_url}: batch {number} was not taken: {client.failure(error)}; {way_out}"
-                    ) from None
+                    raise _not_started(settings, number, client.failure(error), record, job, way) from None
+                del record[_STARTING]
                 record["batches"].append(batch.id)
                 _write(job, record)
 
@@ -186,9 +188,14 @@ def fetch(
             )
     waiting: dict[str, str] = {}
     errors: list[str] = []
-    for batch_id in record[
-        "batches"
-    ]:  # one at a time, and taken on the caller's thread: a cache belongs to the thread that opened it
+    if file_id := record.pop(_STARTING, None):
+        if started := run_blocking(_started_with(settings, file_id)):
+            record["batches"].append(started)
+        else:
+            errors.append(f"batch of {file_id} was not started: its requests are still to be asked")
+        _write(job, record)
+    # One at a time, and taken on the caller's thread: a cache belongs to the thread that opened it.
+    for batch_id in record["batches"]:
         status, why, lines = run_blocking(_fetch_one(settings, batch_id))
         if status not in _FINISHED:
             waiting[batch_id] = status
@@ -223,6 +230,20 @@ async def _fetch_one(settings: ServerSettings, batch_id: str) -> tuple[str, list
         return batch.status, why, lines
 
 
+async def _started_with(settings: ServerSettings, file_id: str) -> str | None:
+    """The batch of an uploaded file, None where the server has none."""
+    async with _client(settings) as client:
+        try:
+            async for batch in client.sdk.batches.list(limit=100):
+                if batch.input_file_id == file_id:
+                    return str(batch.id)
+        except Exception as error:
+            raise UserError(
+                f"{settings.base_url}: whether the batch of {file_id} was started: {client.failure(error)}; try again later"
+            ) from None
+    return None
+
+
 def _reply_in(client: ChatClient, text: str) -> tuple[str, Reply | CallFailed]:
     """The custom id and the reply in a line of a batch's output."""
     custom_id = ""
@@ -237,6 +258,35 @@ def _reply_in(client: ChatClient, text: str) -> tuple[str, Reply | CallFailed]:
         return custom_id, CallFailed(client.clean(str(failed))[:300], failed.status, empty=failed.empty)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return custom_id, CallFailed(f"a line of the batch's output cannot be read ({type(error).__name__})")
+
+
+def _not_taken(
+    settings: ServerSettings, number: int, failed: CallFailed, record: Mapping[str, Any], job: Path, way: Way
+) -> UserError:
+    way_out = (
+        f"those before it are in {job}: collect them, then {way.submit_rest}"
+        if record["batches"]
+        else way.without_batches
+    )
+    return UserError(f"{settings.base_url}: batch {number} was not taken: {failed}; {way_out}")
+
+
+def _not_started(
+    settings: ServerSettings, number: int, failed: CallFailed, record: dict[str, Any], job: Path, way: Way
+) -> UserError:
+    """A batch that the server turned down leaves no trace in the job file; of one that it may have started, the file is kept there."""
+    refused = failed.status is not None and 300 <= failed.status < 500 and failed.status not in (408, 409)
+    if not refused:
+        return UserError(
+            f"{settings.base_url}: whether batch {number} was started is not known: {failed}; {job} says what was uploaded: "
+            f"{way.collect} finds out"
+        )
+    del record[_STARTING]
+    if record["batches"]:
+        _write(job, record)
+    else:
+        job.unlink(missing_ok=True)
+    return _not_taken(settings, number, failed, record, job, way)
 
 
 def _failure(said: Any, status: Any) -> CallFailed:

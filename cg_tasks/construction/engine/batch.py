@@ -57,7 +57,10 @@ def submit(stage: ModelStage[Any, Any], *, limit: int | None, retry_failed: bool
     for endpoint, asked in lines.items():
         _within_budget(stage, endpoint, len(asked), expected[endpoint])
     way = Way(
-        "make room, or mend its folder's permissions", f"{again} --submit the rest", f"{again} asks without batches"
+        "make room, or mend its folder's permissions",
+        f"{again} --submit the rest",
+        f"{again} asks without batches",
+        f"{again} --collect",
     )
     return {
         endpoint: upload(stage.servers[endpoint], requests, _jobs(stage)[endpoint], way)
@@ -117,7 +120,7 @@ def collect(stage: ModelStage[Any, Any]) -> Taken:
             still, errors = fetch(stage.servers[endpoint], path, take, damaged=_DAMAGED)
             waiting.update(still)
             if any(error.startswith("batch ") for error in errors):
-                failures["batches that did not complete; what they had finished is taken"] += 1
+                failures["batches that did not complete or were not started; what was finished is taken"] += 1
             if not still:
                 path.rename(_finished(path))
     return Taken(taken, failures, waiting)

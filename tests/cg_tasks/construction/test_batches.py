@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from generator_script import Fault
+from judge_server import Say, fail
 from whole_builds import Build, World, check_rows, check_secrets, world_for
 
 from cg_tasks.judge import batch as judge_batch
@@ -190,3 +192,18 @@ def test_a_server_without_batches_and_another_server_are_refused(world: World):
     assert "was submitted with model 'generator-1', and 'generator-2' is set now" in build.refused("tag --collect")
     build.set(generator={"model": "generator-1"})
     build("tag --collect")
+
+
+def test_a_batch_whose_answer_was_lost_is_not_paid_for_twice(world: World, monkeypatch: pytest.MonkeyPatch):
+    build, take = world.build("new"), world.server.take
+
+    def unheard(asked: Any) -> Say:
+        take(asked)
+        return fail(502, "gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.server, "take", unheard)
+        assert f"conceptguard build tag {build.path} --collect finds out" in build("tag --submit", code=1).err
+    assert "under way" in build.refused("tag")
+    build("tag --collect")
+    assert len(world.server.batches) == 1 and build.asking("tag") == {}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from construction_builds import filled_sheets, sheet_ids
 from generator_script import Asked
-from judge_server import ctrl_c_works
+from support import ctrl_c_works
 from whole_builds import Build, World, check_rows, check_secrets, conceptguard, output, process_of, world_for
 
 CONCURRENCY = 8

@@ -178,6 +178,76 @@ def test_a_server_without_batches():
     assert "batch 1 was not taken: HTTP 404" in message and "judge rescore" in message and not JOB.exists()
 
 
+def started_unheard(server: BatchServer, answer: Say) -> None:
+    """Start the batches that are asked for, and say ``answer`` instead."""
+    take = server.take
+
+    def unheard(asked: dict[str, Any]) -> Say:
+        take(asked)
+        return answer
+
+    server.take = unheard  # type: ignore[method-assign]
+
+
+def test_a_batch_whose_answer_was_lost_is_found_again():
+    with batch_server() as server:
+        started_unheard(server, fail(502, "gone"))
+        message = refusal(submit, judge(server), items(3), JOB)
+        assert (
+            "whether batch 1 was started is not known: HTTP 502: gone" in message and "judge batch collect" in message
+        )
+        assert json.loads(JOB.read_text())["starting"] == "file-1"
+        assert "exists" in refusal(submit, judge(server), items(3), JOB)  # nothing is paid for twice
+        assert collect(judge(server).settings, JOB).waiting == {"batch-1": "validating"}
+        assert len(server.sent) == 1
+        server.end("batch-1")
+        assert collect(judge(server).settings, JOB).statuses == {"ok": 3}
+
+
+def test_a_batch_that_was_never_started_is_asked_for_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(batch, "MAX_REQUESTS", 2)
+    with batch_server() as server:
+        submit(judge(server), items(2), Path("other.json"))
+        server.take = lambda asked: fail(503, "busy")  # type: ignore[method-assign]
+        refusal(submit, judge(server), items(4), JOB)
+        found = collect(judge(server).settings, JOB)
+        assert found.errors == ["batch of file-2 was not started: its requests are still to be asked"]
+        assert not found.waiting and not found.statuses
+        assert collect(judge(server).settings, JOB).errors == []
+
+
+def test_a_kill_between_a_batchs_start_and_its_answer(monkeypatch: pytest.MonkeyPatch):
+    class Killed(BaseException):
+        pass
+
+    with batch_server() as server:
+        written = batch._write
+
+        def until_started(job: Path, record: dict[str, Any]) -> None:
+            if record["batches"]:
+                raise Killed
+            written(job, record)
+
+        monkeypatch.setattr(batch, "_write", until_started)
+        with pytest.raises(Killed):
+            submit(judge(server), items(3), JOB)
+        monkeypatch.setattr(batch, "_write", written)
+        server.end("batch-1")
+        assert collect(judge(server).settings, JOB).statuses == {"ok": 3}
+
+
+def test_a_server_that_lists_no_batches_keeps_the_job(monkeypatch: pytest.MonkeyPatch):
+    with batch_server() as server:
+        started_unheard(server, fail(500, "?"))
+        refusal(submit, judge(server), items(1), JOB)
+        server.get = lambda path, headers: fail(404, "no list")  # type: ignore[method-assign]
+        before = JOB.read_text()
+        assert "whether the batch of file-1 was started: HTTP 404: no list" in refusal(
+            collect, judge(server).settings, JOB
+        )
+        assert JOB.read_text() == before
+
+
 def test_a_key_that_a_server_echoes_is_not_shown():
     with judge_server(), batch_server() as server:
         server.post = lambda path, headers, body: fail(401, f"wrong key {headers['authorization']}")  # type: ignore

@@ -18,7 +18,6 @@ from judge_server import (
     Call,
     JudgeServer,
     Say,
-    ctrl_c_works,
     fail,
     judge_server,
     level,
@@ -27,6 +26,7 @@ from judge_server import (
     without_a_judge,
 )
 from servers import chat_answer
+from support import ctrl_c_works
 
 from cg_tasks.errors import UserError
 from cg_tasks.judge.blocking import run_blocking

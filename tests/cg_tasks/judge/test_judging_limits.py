@@ -15,7 +15,6 @@ from judge_server import (
     Call,
     JudgeServer,
     Say,
-    ctrl_c_works,
     fail,
     judge_server,
     level,
@@ -23,6 +22,7 @@ from judge_server import (
     without_a_judge,
 )
 from judging import by_number, items, number, numbered, of, rows, statuses
+from support import ctrl_c_works
 
 from cg_tasks.judge.budget import estimated_tokens
 from cg_tasks.judge.judging import Judge, judge_of

@@ -38,19 +38,26 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parrot(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama that has learned to answer every prompt of the help rubric with LEVEL: 3."""
+    """A tiny model that has learned to answer every prompt of the help rubric with LEVEL: 3.
+
+    It sees no more than the last words of a prompt, which are the same in all of them: 60 steps are enough then, on any processor.
+    """
     import torch
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
 
     tokenizer = build_tokenizer()
     folder = save_tiny(tmp_path_factory.mktemp("parrot"), tokenizer)
-    model = LlamaForCausalLM.from_pretrained(folder)
+    llama = AutoModelForCausalLM.from_pretrained(folder)
+    settings = {
+        name: value for name, value in llama.config.to_dict().items() if name not in ("model_type", "architectures")
+    }
+    model = MistralForCausalLM(MistralConfig(**settings, sliding_window=8))
+    model.load_state_dict(llama.state_dict())
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     target = tokenizer("LEVEL: 3</s>", add_special_tokens=False)["input_ids"]
     rubric = load_rubrics()["help"]
-    torch.manual_seed(0)
     losses: list[float] = []
-    for step in range(400):
+    for step in range(60):
         query, response = ITEMS[2].query + "?" * (step % 3), f"{'fog ' * (step % 7)}{ITEMS[2].response}"
         item = JudgeItem("", "help", query, response)
         messages = messages_of(rubric, item, structured=step % 2 == 0, retry=step % 5 == 4)
@@ -62,8 +69,6 @@ def parrot(tmp_path_factory: pytest.TempPathFactory) -> Path:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-        if len(losses) > 20 and max(losses[-20:]) < 0.01:
-            break
     assert max(losses[-20:]) < 0.05
     model.save_pretrained(folder)
     return folder
