@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,11 @@ def started(place: Any, **tool: Any) -> tuple[subprocess.Popen[str], int]:
 
 
 def children(pid: int) -> list[int]:
-    """Of a process, theirs included."""
-    direct = [int(p) for task in Path(f"/proc/{pid}/task").iterdir() for p in (task / "children").read_text().split()]
+    """Of a process, theirs included; one that ends meanwhile has none."""
+    direct: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            direct += map(int, (task / "children").read_text().split())
     return direct + [p for child in direct for p in children(child)]
 
 
@@ -208,7 +212,8 @@ def test_everything_killed_at_once_and_run_again_ends_in_the_same_files(
     place = type(done)(tmp_path / "again", monkeypatch)
     process, _ = started(place, hang={name: step})
     for pid in [process.pid, *children(process.pid)]:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # one that lives briefly, or dies with its parent
+            os.kill(pid, signal.SIGKILL)
     process.wait()
     place.tool()
     assert place.run() == 0
