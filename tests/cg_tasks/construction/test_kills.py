@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -55,6 +56,9 @@ def killed_at_call(build: Build, command: str, stage: str, number: int) -> None:
     code = ended(build, process[0])
     build.server.hook = None
     assert code == -signal.SIGKILL, output(build)
+    counted = None
+    while counted != (counted := build.server.counts.total()):  # what was sent at the last moment still arrives
+        time.sleep(0.3)
 
 
 @pytest.mark.parametrize(
