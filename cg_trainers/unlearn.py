@@ -4,7 +4,7 @@
     python -m cg_trainers.unlearn --config cpu/canary/npo --seed 1 --output_dir out/npo-1
     accelerate launch -m cg_trainers.unlearn --config …
 
-Anything in a recipe can be overridden on the command line (``--objective graddiff --save_at 100 400``). Each checkpoint folder and
+A recipe's values can be overridden on the command line (``--learning_rate 2e-5 --save_at 100 400``). Each checkpoint folder and
 ``output_dir`` itself can be given to ``lm_eval … peft=``; ``conceptguard.json`` in it says what made it.
 """
 
