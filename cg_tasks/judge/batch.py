@@ -189,7 +189,7 @@ def fetch(
     waiting: dict[str, str] = {}
     errors: list[str] = []
     if file_id := record.pop(_STARTING, None):
-        if started := run_blocking(_started_with(settings, file_id)):
+        if started := run_blocking(_started_with(settings, file_id, job)):
             record["batches"].append(started)
         else:
             errors.append(f"batch of {file_id} was not started: its requests are still to be asked")
@@ -230,7 +230,7 @@ async def _fetch_one(settings: ServerSettings, batch_id: str) -> tuple[str, list
         return batch.status, why, lines
 
 
-async def _started_with(settings: ServerSettings, file_id: str) -> str | None:
+async def _started_with(settings: ServerSettings, file_id: str, job: Path) -> str | None:
     """The batch of an uploaded file, None where the server has none."""
     async with _client(settings) as client:
         try:
@@ -239,7 +239,8 @@ async def _started_with(settings: ServerSettings, file_id: str) -> str | None:
                     return str(batch.id)
         except Exception as error:
             raise UserError(
-                f"{settings.base_url}: whether the batch of {file_id} was started: {client.failure(error)}; try again later"
+                f"{settings.base_url}: whether the batch of {file_id} was started: {client.failure(error)}; try again later, or see "
+                f"for yourself: put the batch's id among the batches of {job}, if there is one, and take '{_STARTING}' out"
             ) from None
     return None
 

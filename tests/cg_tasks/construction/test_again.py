@@ -10,7 +10,7 @@ from typing import Any
 
 import generator_script as script
 import pytest
-from construction_builds import filled_sheets
+from construction_builds import filled_sheets, sheet_ids
 from generator_script import Asked, Fault, benign_of, source_rows
 from judge_server import Say
 from support import ROOT
@@ -254,6 +254,17 @@ def test_a_prompt_brought_back_brings_its_replies_back(world: World):
     build.set(templates=None)
     assert build.asking("tag") == {}
     assert build.bytes("tag") == old
+
+
+def test_a_rejection_that_is_taken_back_brings_the_reply_back(world: World):
+    build = world.build("benign")
+    old = build.bytes("benign")
+    build("review export benign")
+    at = build.path / "review" / "benign"
+    for labels, asked in (({sheet_ids(at)[0]: "reject"}, {"benign": 1, "harm": 1}), ({}, {})):
+        build(f"review import benign {' '.join(map(str, filled_sheets(at, labels=labels)))}")
+        assert build.asking("benign") == asked
+        assert (build.bytes("benign") == old) == (not labels)
 
 
 def test_another_model_or_another_parameter_is_another_question_and_a_key_or_a_timeout_is_not(world: World):

@@ -242,10 +242,16 @@ def test_a_server_that_lists_no_batches_keeps_the_job(monkeypatch: pytest.Monkey
         refusal(submit, judge(server), items(1), JOB)
         server.get = lambda path, headers: fail(404, "no list")  # type: ignore[method-assign]
         before = JOB.read_text()
-        assert "whether the batch of file-1 was started: HTTP 404: no list" in refusal(
-            collect, judge(server).settings, JOB
-        )
+        message = refusal(collect, judge(server).settings, JOB)
+        assert "whether the batch of file-1 was started: HTTP 404: no list" in message
+        assert f"among the batches of {JOB}" in message and "take 'starting' out" in message
         assert JOB.read_text() == before
+        record = json.loads(before)
+        del record["starting"]
+        JOB.write_text(json.dumps({**record, "batches": ["batch-1"]}))  # as the message says
+        del server.get
+        server.end("batch-1")
+        assert collect(judge(server).settings, JOB).statuses == {"ok": 1}
 
 
 def test_a_key_that_a_server_echoes_is_not_shown():
