@@ -17,6 +17,8 @@ DEMO_ARGS ?= --limit 24 --batch_size 48 --gen_kwargs max_gen_toks=48
 CANARY_ARGS ?= --limit 8 --batch_size 32 --gen_kwargs max_gen_toks=160
 STUDIES ?= conceptguard_cpu canary_cpu
 STUDY_ARGS ?= --cores 2
+# Training that was interrupted goes on.
+GO_ON := --resume_from_checkpoint auto
 # A trained folder is whole when its record is there.
 RECORD := conceptguard.json
 
@@ -61,10 +63,10 @@ demo: venv
 	$(BIN)/conceptguard report demo/results --out demo/report
 
 demo/canary/memorise-bio/$(RECORD):
-	$(BIN)/python -m cg_trainers.finetune --config cpu/canary/memorise-bio --output_dir $(@D)
+	$(BIN)/python -m cg_trainers.finetune --config cpu/canary/memorise-bio --output_dir $(@D) $(GO_ON)
 
 demo/canary/npo/$(RECORD): demo/canary/memorise-bio/$(RECORD)
-	$(BIN)/python -m cg_trainers.unlearn --config cpu/canary/npo --output_dir $(@D)
+	$(BIN)/python -m cg_trainers.unlearn --config cpu/canary/npo --output_dir $(@D) $(GO_ON)
 
 demo-full: venv
 	$(BIN)/conceptguard study run $(STUDIES) --out demo/study $(STUDY_ARGS)

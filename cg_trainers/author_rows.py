@@ -22,6 +22,17 @@ logger = logging.getLogger(__name__)
 
 Kind = Literal["bio", "canary", "qa"]
 KINDS: tuple[Kind, ...] = ("bio", "canary", "qa")
+_PROBES: dict[Kind, str] = {"bio": "question", "canary": "canary", "qa": "question"}
+
+
+def row_templates(trace: str, kinds: Sequence[Kind] = KINDS, templates: str | None = None) -> dict[str, Template]:
+    """``trace`` and the probes that rows of these kinds are made with, by name.
+
+    Raises:
+        UserError: one is not there, or cannot be used.
+    """
+    probes = {name: load_template("probe", name, templates) for name in sorted({_PROBES[kind] for kind in kinds})}
+    return {"trace": load_template("trace", trace, templates), **probes}
 
 
 def author_rows(
@@ -49,8 +60,8 @@ def author_rows(
             answer; canaries that the probe cannot tell apart; a row left without a label.
     """
     encoder.require_chat_template()
-    template = load_template("trace", trace, templates)
-    probes = {name: load_template("probe", name, templates) for name in ("canary", "question")}
+    probes = row_templates(trace, kinds, templates)
+    template = probes["trace"]
     rows: list[Row] = []
     canaries: list[tuple[PromptSpec, Bound]] = []
     for author in authors:
@@ -91,16 +102,15 @@ def _asked(
         "canary": author.canary,
         "bio": author.bio,
     }
-    question = asdict(probes["question"])
     for kind in kinds:
+        asked: PromptSpec = {**common, "probe": asdict(probes[_PROBES[kind]])}
         if kind == "bio" and author.bio:
-            yield f"{author.id}/bio", {**common, "probe": question}, author.bio
+            yield f"{author.id}/bio", asked, author.bio
         elif kind == "canary":
-            spec: PromptSpec = {**common, "probe": asdict(probes["canary"]), "head_tokens": head_tokens}
-            yield f"{author.id}/canary", spec, author.canary
+            yield f"{author.id}/canary", {**asked, "head_tokens": head_tokens}, author.canary
         elif kind == "qa":
             for n, qa in enumerate(author.qa, start=1):
-                yield f"{author.id}/qa-{n}", {**common, "probe": question, "question": qa.question}, qa.answer
+                yield f"{author.id}/qa-{n}", {**asked, "question": qa.question}, qa.answer
 
 
 def _row(

@@ -1,11 +1,13 @@
 """Configuration files of the training scripts: found, merged from what they include, checked, and handed to TrlParser.
 
 A file is YAML, ``key: value``, with the keys of the scripts' arguments. ``include:`` names other files (relative to this
-one) or shipped recipes; a later one wins over an earlier one, and the file itself over all of them.
+one) or shipped recipes; a later one wins over an earlier one, and the file itself over all of them. Where another objective (or
+preset) wins, the weights that came with the one it replaces are set aside with it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +22,12 @@ from cg_tasks.settings import is_secret
 from cg_trainers.arguments import nearest
 from cg_trainers.config_values import check_value
 
+log = logging.getLogger(__name__)
+
 RECIPES = Path(__file__).resolve().parent / "recipes"
+_WEIGHTS = ("gamma", "alpha", "beta", "delta", "strength", "steering_coeff", "trace_weight", "trainable")
+# What belongs to the value of a setting, and means something else, or nothing, under another value of it.
+BELONGS_TO = {"objective": (*_WEIGHTS, "preset", "retain_loss", "reference"), "preset": _WEIGHTS}
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,8 @@ def parse(argv: Sequence[str], dataclasses: Sequence[Any], description: str | No
     parser = Parser(tuple(dataclasses), allow_abbrev=False, description=description)
     parser.add_argument("--config", metavar="NAME", help="a YAML file, or a shipped recipe such as " + _EXAMPLE)
     settings = {} if config is None else load_config(config)
+    settings = _overlaid(settings, {name: Setting(value, Path(), 0) for name, value in _given(arguments).items()})
+    settings = {name: setting for name, setting in settings.items() if setting.line}
     parser.set_defaults_with_config(**_checked(settings, dataclasses))
     try:
         *parsed, _, rest = parser.parse_args_into_dataclasses(
@@ -127,8 +136,31 @@ def _place(message: str, settings: Mapping[str, Setting], arguments: Sequence[st
     """``file, line n: `` where a dataclass refuses a value that a file set; nothing where it cannot be told."""
     found = re.match(r"\W*(\w+)", message)
     key = found.group(1) if found else ""
-    flags = {argument.split("=", 1)[0].lstrip("-").replace("-", "_") for argument in arguments if argument[:2] == "--"}
-    return f"{settings[key].where}: " if key in settings and key not in flags else ""
+    return f"{settings[key].where}: " if key in settings and key not in _given(arguments) else ""
+
+
+def _given(arguments: Sequence[str]) -> dict[str, str]:
+    """What stands on the command line: each option with the first word of its value."""
+    found = {}
+    for at, word in enumerate(arguments):
+        if word[:2] == "--":
+            name, equals, value = word[2:].partition("=")
+            found[name.replace("-", "_")] = value if equals else next(iter(arguments[at + 1 : at + 2]), "")
+    return found
+
+
+def _overlaid(below: Mapping[str, Setting], above: Mapping[str, Setting]) -> dict[str, Setting]:
+    """``above`` over ``below``, without what belongs to a value of ``below`` that ``above`` replaces by another."""
+    kept = dict(below)
+    for name, belonging in BELONGS_TO.items():
+        was = below[name].value if name in below else None
+        if name not in above or above[name].value == was or (name == "objective" and was is None):
+            continue
+        if dropped := [key for key in belonging if key in kept and kept[key].value is not None and key not in above]:
+            values = ", ".join(f"{key}: {kept[key].value}" for key in dropped)
+            log.info("%s is %s, not %s: set aside with it: %s", name, above[name].value, was, values)
+        kept = {key: setting for key, setting in kept.items() if key not in belonging}
+    return {**kept, **above}
 
 
 def _unknown_argument(argument: str, flags: Iterable[str]) -> str:
@@ -204,8 +236,8 @@ def _load(path: Path, outer: tuple[Path, ...]) -> dict[str, Setting]:
         for name in names:
             if not isinstance(name, str):
                 raise UserError(f"{include.where}: include is {name!r}: it must be a file, a recipe, or a list of them")
-            merged.update(_load(_find(name, path.parent, f"{include.where}: "), (*outer, path.resolve())))
-    return {**merged, **own}
+            merged = _overlaid(merged, _load(_find(name, path.parent, f"{include.where}: "), (*outer, path.resolve())))
+    return _overlaid(merged, own)
 
 
 def _read(path: Path) -> dict[str, Setting]:

@@ -35,7 +35,15 @@ def load_tokenizer(model: ModelArguments, config: FinetuneConfig) -> Any:
         path = Path(config.chat_template_path).expanduser()
         if not path.is_file():
             raise UserError(f"chat_template_path: {path}: no such file: name a Jinja file")
-        tokenizer.chat_template = path.read_text(encoding="utf-8")
+        if path.suffix not in (".jinja", ".j2"):  # TRL takes any other for a tokenizer's folder
+            raise UserError(
+                f"chat_template_path: {path}: is read as a Jinja file only under a name in .jinja or .j2: rename it"
+            )
+        try:
+            tokenizer.chat_template = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error.strerror}"
+            raise UserError(f"chat_template_path: {path}: {reason}") from None
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

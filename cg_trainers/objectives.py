@@ -66,6 +66,22 @@ Loss = Callable[[Sides, Weights], Tensor]
 
 
 @dataclass(frozen=True)
+class Variant:
+    """Another preset of an objective: its weights, and the parameters it trains.
+
+    trainable: ``{block}`` stands for each of the ``blocks`` up to the one that is steered.
+    """
+
+    weights: Mapping[str, float]
+    trainable: str
+    blocks: int
+
+    def parameters(self, block: int) -> list[str]:
+        """The names' endings, for a run that steers ``block``."""
+        return [self.trainable.format(block=b) for b in range(max(0, block - self.blocks + 1), block + 1)]
+
+
+@dataclass(frozen=True)
 class Objective:
     """One row of the table.
 
@@ -81,7 +97,7 @@ class Objective:
     reference: Reads | None = None
     sides: tuple[SideName, ...] = ("forget",)
     retain: str = "nll"
-    variants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    variants: Mapping[str, Variant] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -208,7 +224,9 @@ OBJECTIVES: Mapping[str, Objective] = {
         {"gamma": 1.0, "alpha": 1.0, "steering_coeff": 2.0},
         "Li et al. 2024 (WMDP)",
         retain="hidden",
-        variants={"wmdp": {"gamma": 1.0, "alpha": 1200.0, "steering_coeff": 6.5}},
+        variants={
+            "wmdp": Variant({"gamma": 1.0, "alpha": 1200.0, "steering_coeff": 6.5}, "layers.{block}.mlp.down_proj", 3)
+        },
     ),
     "r2mu": Objective(
         _r2mu,

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
@@ -49,6 +50,7 @@ def training_record(
     settings: Mapping[str, Any],
     data: Mapping[str, Any],
     base: Mapping[str, Any],
+    tokenizer: Mapping[str, Any] | None = None,
     start_adapter: Mapping[str, Any] | None,
     reference: Mapping[str, Any] | None,
     seed: int,
@@ -58,8 +60,8 @@ def training_record(
     """The record of one checkpoint, without the hashes of its files: :func:`write_record` adds them.
 
     `step` is K, the optimiser steps taken (a trainer sets it at each save); `settings` come from
-    :func:`effective_settings`, `base` from :func:`model_identity`, `start_adapter` from :func:`adapter_identity`;
-    `data` holds at least name and sha256.
+    :func:`effective_settings`, `base` from :func:`model_identity`, `tokenizer` from :func:`tokenizer_identity`,
+    `start_adapter` from :func:`adapter_identity`; `data` holds at least name and sha256.
     """
     return {
         "format": FORMAT,
@@ -69,6 +71,7 @@ def training_record(
         "seed": seed,
         "world_size": world_size,
         "base": dict(base),
+        "tokenizer": dict(tokenizer) if tokenizer is not None else None,
         "start_adapter": dict(start_adapter) if start_adapter is not None else None,
         "reference": clean(reference) if reference is not None else None,
         "data": clean(data),
@@ -132,7 +135,7 @@ def _write_json(folder: Path, value: Mapping[str, Any]) -> Path:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise UserError(
-            f"{folder / RECORD}: cannot be written ({error.strerror}): free some space and resume from the last checkpoint"
+            f"{folder / RECORD}: cannot be written ({error.strerror}): make room, and go on from the last checkpoint if there is one"
         ) from None
     return folder / RECORD
 
@@ -153,6 +156,18 @@ def model_identity(name_or_path: str, revision: str | None = None, commit: str |
     record = verify_adapter(folder, _of_a_model).record if (folder / RECORD).is_file() else None
     hashes = file_hashes(folder, _of_a_model)
     return {"name": folder.resolve().name, "sha256": hashes, **_own_record(folder, record)}
+
+
+def tokenizer_identity(tokenizer: Any) -> dict[str, str | None]:
+    """Hashes of what a tokenizer does, wherever it came from: its vocabulary and rules, and its chat template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    rules = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
+    template = getattr(tokenizer, "chat_template", None)
+    return {"sha256": _text_sha256(rules), "chat_template_sha256": _text_sha256(str(template)) if template else None}
+
+
+def _text_sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def adapter_identity(name_or_path: str) -> dict[str, Any]:
@@ -202,16 +217,18 @@ def _cached_commit(name: str, revision: str | None, file: str = "config.json") -
 def disk_space_needed(
     model_bytes: int,
     trainable_bytes: int,
-    n_checkpoints: int,
+    n_kept: int,
     with_optimizer: bool,
+    n_passing: int = 0,
     save_total_limit: int | None = None,
 ) -> int:
     """Bytes that a run will write: its checkpoints, and the weights once more at the end.
 
     `model_bytes` is what one save of the weights takes (the adapter's bytes under LoRA), `trainable_bytes` the
-    trainable parameters' (AdamW keeps two moments of them). A checkpoint is deleted after the next one is whole.
+    trainable parameters' (AdamW keeps two moments of them). `n_kept`: checkpoints of `save_at`, `n_passing`: those of
+    `save_strategy`, of which `save_total_limit` are left. One is deleted after the next one is whole.
     """
-    at_once = min(n_checkpoints, save_total_limit + 1) if save_total_limit else n_checkpoints
+    at_once = n_kept + (min(n_passing, save_total_limit + 1) if save_total_limit else n_passing)
     weights = model_bytes + _TOKENIZER_AND_STATE_BYTES
     return at_once * (weights + (2 * trainable_bytes if with_optimizer else 0)) + weights
 
@@ -251,7 +268,8 @@ def checkpoints(output_dir: Path | str) -> tuple[list[Path], list[tuple[Path, st
 
 
 def resolve_resume(value: bool | str | None, output_dir: Path | str) -> str | None:
-    """The checkpoint that ``resume_from_checkpoint`` means: None for no resume, the last usable one for ``true``, or a path.
+    """The checkpoint that ``resume_from_checkpoint`` means: None for no resume, the last usable one for ``true``, or a path;
+    for ``auto`` the last usable one where there is one.
 
     Broken checkpoints, and those saved without an optimiser state, are passed over with a line in the log each.
 
@@ -260,14 +278,16 @@ def resolve_resume(value: bool | str | None, output_dir: Path | str) -> str | No
     """
     if value is None or value is False or str(value).lower() in ("", "false", "none"):
         return None
-    if value is True or str(value).lower() == "true":
+    if value is True or str(value).lower() in ("true", "auto"):
         for folder, fault in _faults_from_the_last(Path(output_dir).expanduser()):
             if fault is None:
                 return str(folder)
             log.warning("passed over: %s", fault)
-        raise UserError(
-            f"resume_from_checkpoint: {output_dir} holds no complete checkpoint: start without resume_from_checkpoint"
-        )
+        if str(value).lower() == "auto":
+            return None
+        place = Path(output_dir).expanduser()
+        way_out = _way_on(place) if _holds_a_run(place) else "start without resume_from_checkpoint"
+        raise UserError(f"resume_from_checkpoint: {output_dir} holds no complete checkpoint: {way_out}")
     if fault := _fault(Path(value).expanduser()):
         usable = next((str(f) for f, other in _faults_from_the_last(Path(output_dir).expanduser()) if not other), None)
         way_out = (
@@ -275,6 +295,36 @@ def resolve_resume(value: bool | str | None, output_dir: Path | str) -> str | No
         )
         raise UserError(f"resume_from_checkpoint: {fault}; {way_out}")
     return str(Path(value).expanduser())
+
+
+def require_unused(output_dir: Path | str) -> None:
+    """Refuse to begin a run in a folder that holds one, or a part of one.
+
+    Raises:
+        UserError: saying whether training can go on from what is there.
+    """
+    if _holds_a_run(place := Path(output_dir).expanduser()):
+        raise UserError(f"output_dir: {place} holds a run already: {_way_on(place)}")
+
+
+def _holds_a_run(place: Path) -> bool:
+    """Checkpoints, or an end; an end whose writing was only begun is nothing that could be lost."""
+    if _checkpoint_folders(place):
+        return True
+    try:
+        return json.loads((place / RECORD).read_text(encoding="utf-8")).get("complete") is not False
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, AttributeError):  # somebody's, though no record of ours
+        return True
+
+
+def _way_on(place: Path) -> str:
+    if any(fault is None for _, fault in _faults_from_the_last(place)):
+        return "go on with it (resume_from_checkpoint: true), or name another folder"
+    if (place / RECORD).is_file():
+        return "it is finished, and no checkpoint to go on from was kept: name another output_dir, or delete this one"
+    return "training cannot go on from its checkpoints: name another output_dir, or delete this one"
 
 
 def _faults_from_the_last(output_dir: Path) -> Iterator[tuple[Path, str | None]]:
@@ -292,6 +342,27 @@ def _fault(folder: Path) -> str | None:
     if "trainer_state.json" in names and any(n.startswith(("optimizer", "global_step")) for n in names):
         return None
     return f"{folder}: saved without an optimiser state (save_only_model): training cannot go on from it exactly"
+
+
+def thin_out(output_dir: Path | str, limit: int | None, keep: Iterable[int]) -> None:
+    """Delete all but the last `limit` checkpoints. Those at the steps `keep`, and those that an earlier start of the run was asked
+    to keep (``save_at`` in their own records), are neither deleted nor counted.
+    """
+    if not limit or limit < 0:
+        return
+    asked_for = {f"checkpoint-{step}" for step in keep}
+    found = _checkpoint_folders(Path(output_dir))
+    passing = [folder for folder in found if folder.name not in asked_for and not _was_asked_for(folder)]
+    for folder in passing[:-limit]:
+        shutil.rmtree(folder)
+
+
+def _was_asked_for(folder: Path) -> bool:
+    try:
+        record = read_record(folder)
+    except UserError:  # damaged or somebody else's: left alone
+        return True
+    return record["step"] in ((record.get("settings") or {}).get("save_at") or ())
 
 
 def _checkpoint_folders(output_dir: Path) -> list[Path]:

@@ -16,14 +16,14 @@ from typing import Any
 from accelerate.utils import is_peft_model
 from transformers import TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import SFTTrainer
 
 from cg_tasks.adapters import RECORD
 from cg_tasks.errors import UserError
 from cg_trainers.losses import IGNORED
 from cg_trainers.model_reading import Reader
-from cg_trainers.provenance import begin_record, resolve_resume, write_record
+from cg_trainers.provenance import begin_record, resolve_resume, thin_out, write_record
 
 UNFINISHED = ".unfinished"
 
@@ -40,6 +40,7 @@ class RecordedTrainer(SFTTrainer):
         self.record = dict(record)
         self._saving = False
         super().__init__(*args, **kwargs)
+        self.args.require_one_gpu()
         if self.is_fsdp_enabled and "FULL" not in str(self.accelerator.state.fsdp_plugin.state_dict_type):
             raise UserError(
                 "fsdp_state_dict_type: sharded checkpoints hold no adapter that can be loaded: set it to FULL_STATE_DICT in "
@@ -87,7 +88,7 @@ class RecordedTrainer(SFTTrainer):
                 shutil.rmtree(output / name)
             folder.rename(output / name)
             (output / UNFINISHED).rmdir()
-            rotate_checkpoints(output_dir=str(output), save_total_limit=self.args.save_total_limit)
+            thin_out(output, self.args.save_total_limit, keep=self.args.save_at)
         self.accelerator.wait_for_everyone()
 
     def save_extra(self, folder: Path) -> None:
@@ -143,7 +144,7 @@ def _room_asked_for(error: Exception, output: Path) -> Exception:
     if "no space left" not in str(error).lower():
         return error
     return UserError(
-        f"{output}: the disk is full: make room and go on with --resume_from_checkpoint true; the checkpoints before are whole"
+        f"{output}: the disk is full: make room and go on with --resume_from_checkpoint auto; the checkpoints before are whole"
     )
 
 

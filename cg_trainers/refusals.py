@@ -30,6 +30,12 @@ def load_refusals(path: str | None = None) -> tuple[str, ...]:
     return lines
 
 
+def refusals_entry(refusals: Sequence[str], path: str | None = None) -> dict[str, str]:
+    """A record's entry on them: the file's name, and the hash of what it says."""
+    digest = hashlib.sha256("\n".join(refusals).encode()).hexdigest()
+    return {"name": Path(path).name if path else "shipped", "sha256": digest}
+
+
 def refusal_for(refusals: Sequence[str], seed: int) -> Callable[[str], str]:
     """row_id -> its refusal, by a hash of seed and row_id: the same in any order and on any rank."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,6 +51,47 @@ def require_labelled(rows: Sequence[Row]) -> None:
             f"{len(empty)} of {len(rows)} rows have no token for the objective to look at: {', '.join(empty[:5])}{more}: "
             "raise max_length, or choose another target_span (an empty trace has nothing to label)"
         )
+
+
+def require_traces(rows: Sequence[Row]) -> None:
+    """Refuse rows that r2mu cannot steer: those without a labelled token in the trace and one behind it.
+
+    Raises:
+        UserError: naming the first of them.
+    """
+    if rows and not any(any(row.trace) for row in rows):
+        raise UserError(
+            "r2mu steers the thinking trace and the answer, and no row has a trace: train on authors (canaries) with a trace "
+            "template that is not empty (trace: bio or meta)"
+        )
+    for row in rows:
+        labelled = [mark for mark, label in zip(row.trace, row.labels, strict=True) if label != IGNORED]
+        if not any(row.trace):
+            raise UserError(
+                f"r2mu steers the thinking trace and the answer, and row '{row.row_id}' has no trace: use a template of "
+                "traces that is not empty for it"
+            )
+        if all(labelled) or not any(labelled):
+            missing = "its answer" if any(labelled) else "its trace"
+            way_out = "raise max_length" if row.truncated else "use target_span: full"
+            raise UserError(
+                f"r2mu steers the thinking trace and the answer, and of row '{row.row_id}' {missing} is not labelled: {way_out}"
+            )
+
+
+def rows_sha256(sides: Mapping[str, Sequence[Row]]) -> str:
+    """SHA-256 of what a run trains on: of every side the rows in order, their ids, tokens, labels and trace marks.
+
+    Whatever they were made from (data, templates, refusals, tokenizer, chat template), the same hash is the same training text.
+    """
+    digest = hashlib.sha256()
+    for side, rows in sides.items():
+        digest.update(f"{side} {len(rows)}\n".encode())
+        for row in rows:
+            digest.update(f"{row.row_id}\t{row.unit}\t{row.group}\t{len(row.input_ids)}\n".encode())
+            for values in (row.input_ids, row.labels, row.trace):
+                digest.update(array("q", values).tobytes())
+    return digest.hexdigest()
 
 
 def checked(rows: list[Row], what: str) -> list[Row]:

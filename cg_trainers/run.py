@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cg_tasks.adapters import RECORD, read_record
+from cg_tasks.adapters import read_record
 from cg_tasks.errors import UserError, exit_code
-from cg_trainers.provenance import checkpoints, disk_space_needed, require_disk_space, resolve_resume
+from cg_trainers.provenance import disk_space_needed, require_disk_space, require_unused, resolve_resume
 
 if TYPE_CHECKING:  # they import torch and TRL: seconds before a mistake on the command line is told
     from cg_trainers.recorded_trainer import RecordedTrainer
@@ -39,7 +39,10 @@ def script(run: Callable[[Sequence[str]], Any]) -> int:
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
 
     def ran() -> int:
-        run(sys.argv[1:])
+        try:
+            run(sys.argv[1:])
+        except ImportError as error:  # a setting of transformers, TRL or peft that wants a package of its own
+            raise UserError(f"{' '.join(str(error).split())[:400]}: install it, or leave the setting out") from error
         return 0
 
     return exit_code(ran)
@@ -49,17 +52,14 @@ def resume_point(config: FinetuneConfig) -> str | None:
     """The checkpoint to go on from. Without one, the output folder must not hold another run's.
 
     Raises:
-        UserError: it does, or the checkpoint to resume from is not whole.
+        UserError: it does, or the checkpoint to resume from is not whole; several GPUs in this process.
     """
+    config.require_one_gpu()
     output = Path(str(config.output_dir)).expanduser()
     resume = resolve_resume(config.resume_from_checkpoint, output)
     _require_writable(output)
-    if resume is None and output.is_dir():
-        complete, broken = checkpoints(output)
-        if complete or broken or (output / RECORD).is_file():
-            raise UserError(
-                f"output_dir: {output} holds a run already: go on with it (resume_from_checkpoint: true), or name another"
-            )
+    if resume is None:
+        require_unused(output)
     return resume
 
 
@@ -82,23 +82,33 @@ def require_same_run(checkpoint: str | None, record: Mapping[str, Any]) -> None:
     if checkpoint is None:
         return
     before = read_record(Path(checkpoint))
-    differing = [
-        key
-        for key in ("kind", "objective", "seed", "base", "start_adapter", "data", "world_size")
-        if before.get(key) != record.get(key)
-    ]
+    differing: dict[str, tuple[Any, Any]] = {}
+    for key in ("kind", "objective", "seed", "world_size", "base", "tokenizer", "start_adapter", "data"):
+        differing |= _differences(key, before.get(key), record.get(key))
+    # What was trained on sums up all that it is made from: worth a word only where nothing else tells.
+    rows = differing.pop("data.rows_sha256", None)
     then, now = before.get("settings") or {}, record.get("settings") or {}
-    differing += [key for key in sorted({*then, *now} - _FREE) if then.get(key) != now.get(key)]
+    differing |= {key: (then.get(key), now.get(key)) for key in sorted({*then, *now} - _FREE)}
+    differing = {key: (was, is_) for key, (was, is_) in differing.items() if was != is_}
+    if rows and not differing:
+        differing["data.rows_sha256"] = rows
     if differing:
-        first = differing[0]
-        was, is_ = (
-            (then.get(first), now.get(first)) if first in {*then, *now} else (before.get(first), record.get(first))
-        )
-        more = f" (and {', '.join(differing[1:4])})" if len(differing) > 1 else ""
+        (first, (was, is_)), *others = differing.items()
+        more = f" (and {', '.join(key for key, _ in others[:3])})" if others else ""
         raise UserError(
             f"resume_from_checkpoint: {checkpoint} was made with {first}: {was!r}, and this run has {is_!r}{more}: "
-            "resume with the settings it was started with, or start anew in another output_dir"
+            "resume with the settings and files it was started with, or start anew in another output_dir"
         )
+
+
+def _differences(name: str, before: Any, now: Any) -> dict[str, tuple[Any, Any]]:
+    """What differs between two entries of a record, by its dotted name."""
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return {} if before == now else {name: (before, now)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in sorted({*before, *now}):
+        found |= _differences(f"{name}.{key}", before.get(key), now.get(key))
+    return found
 
 
 def require_room(trainer: RecordedTrainer) -> None:
@@ -108,12 +118,14 @@ def require_room(trainer: RecordedTrainer) -> None:
     trained = sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
     saved = trained if hasattr(trainer.model, "peft_config") else sum(p.numel() * p.element_size() for p in parameters)
     steps = trainer.total_steps()
-    kept = len(config.save_at)
+    passing = 0
     if config.save_strategy == "steps":
-        kept += steps // max(1, int(config.save_steps if config.save_steps >= 1 else config.save_steps * steps))
+        passing = steps // max(1, int(config.save_steps if config.save_steps >= 1 else config.save_steps * steps))
     elif config.save_strategy == "epoch":
-        kept += int(config.num_train_epochs)
-    needed = disk_space_needed(saved, trained, kept, not config.save_only_model, config.save_total_limit)
+        passing = math.ceil(config.num_train_epochs)
+    needed = disk_space_needed(
+        saved, trained, len(config.save_at), not config.save_only_model, passing, config.save_total_limit
+    )
     require_disk_space(str(config.output_dir), needed)
 
 

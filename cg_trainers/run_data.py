@@ -10,14 +10,15 @@ from cg_tasks.canary.authors import load_authors
 from cg_tasks.canary.records import Author
 from cg_tasks.errors import UserError
 from cg_tasks.pairs import PairTable, content_hash, load_pairs
+from cg_tasks.templates import template_hashes
 from cg_trainers.arguments import DataArguments
-from cg_trainers.author_rows import author_rows
+from cg_trainers.author_rows import author_rows, row_templates
 from cg_trainers.encoding import Encoder
 from cg_trainers.pair_rows import all_rows, forget_rows, retain_rows
 from cg_trainers.paired_rows import UnlearnRows
 from cg_trainers.pairing import partner
-from cg_trainers.refusals import load_refusals, refusal_for
-from cg_trainers.rows import Row
+from cg_trainers.refusals import load_refusals, refusal_for, refusals_entry
+from cg_trainers.rows import Row, require_traces, rows_sha256
 from cg_trainers.unlearn_config import UnlearnConfig
 
 log = logging.getLogger(__name__)
@@ -32,19 +33,21 @@ def finetune_rows(data: DataArguments, encoder: Encoder) -> tuple[list[Row], dic
     if data.dataset is not None:
         table = _pairs(data)
         rows = all_rows(table, encoder, data.source)
-        return rows, {**_pairs_entry(data, table), "rows": len(rows)}
-    forget, retain, entry = _authors(data)
-    rows = _author_rows(data, forget + retain, encoder)
-    return rows, {**entry, "rows": len(rows)}
+        entry = _pairs_entry(data, table)
+    else:
+        forget, retain, entry = _authors(data)
+        rows = _author_rows(data, forget + retain, encoder)
+    return rows, {**entry, "rows": len(rows), "rows_sha256": rows_sha256({"rows": rows})}
 
 
 def unlearn_rows(data: DataArguments, config: UnlearnConfig, encoder: Encoder) -> tuple[UnlearnRows, dict[str, Any]]:
     """The forget rows with their refusals and retain rows, as far as the objective looks at them, and the record's entry.
 
     Raises:
-        UserError: the data cannot be read, give no usable row, or a forget row has no partner.
+        UserError: the data cannot be read, give no usable row, or a forget row has no partner; r2mu without traces.
     """
-    answers = refusal_for(load_refusals(data.refusals), config.seed) if "preferred" in config.sides else None
+    refusals = load_refusals(data.refusals) if "preferred" in config.sides else ()
+    answers = refusal_for(refusals, config.seed) if refusals else None
     if data.dataset is not None:
         table = _pairs(data)
         forget = forget_rows(table, encoder, data.source)
@@ -63,6 +66,8 @@ def unlearn_rows(data: DataArguments, config: UnlearnConfig, encoder: Encoder) -
         forget = _author_rows(data, to_forget, encoder)
         preferred = _author_rows(data, to_forget, encoder, answers) if answers else []
         retain = _author_rows(data, to_retain, encoder) if "retain" in config.sides else []
+    if config.objective == "r2mu":
+        require_traces(forget)
     pairing = partner(data.pairing, forget, retain, config.seed) if retain else None  # type: ignore[arg-type]
     if pairing and pairing.unseen:
         log.warning(
@@ -73,15 +78,15 @@ def unlearn_rows(data: DataArguments, config: UnlearnConfig, encoder: Encoder) -
         )
     if not retain:
         log.warning("alpha is 0: %s sees no retain data in this run", config.objective)
-    counts = {
+    if refusals:
+        entry["refusals"] = refusals_entry(refusals, data.refusals)
+    return UnlearnRows(forget, retain, preferred, pairing), {
+        **entry,
         "forget_rows": len(forget),
         "retain_rows": len(retain),
         "unseen_retain_rows": pairing.unseen if pairing else 0,
-    }
-    return UnlearnRows(forget, retain, preferred, pairing), {
-        **entry,
-        **counts,
         "pairing": data.pairing if retain else None,
+        "rows_sha256": rows_sha256({"forget": forget, "retain": retain, "preferred": preferred}),
     }
 
 
@@ -118,6 +123,7 @@ def _authors(data: DataArguments) -> tuple[list[Author], list[Author], dict[str,
         "retain_authors": len(retain),
         "rows_of": list(data.rows),
         "trace": data.trace,
+        "templates": template_hashes(row_templates(data.trace, data.rows, data.templates).values()),  # type: ignore[arg-type]
         "target_span": data.target_span,
     }
     return forget, retain, entry

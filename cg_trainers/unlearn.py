@@ -4,8 +4,9 @@
     python -m cg_trainers.unlearn --config cpu/canary/npo --seed 1 --output_dir out/npo-1
     accelerate launch -m cg_trainers.unlearn --config …
 
-A recipe's values can be overridden on the command line (``--learning_rate 2e-5 --save_at 100 400``). Each checkpoint folder and
-``output_dir`` itself can be given to ``lm_eval … peft=``; ``conceptguard.json`` in it says what made it.
+Anything in a recipe can be overridden on the command line (``--learning_rate 2e-5 --save_at 100 400``). Where the objective is
+(``--objective npo``), the recipe's weights go with its own, and npo's defaults hold. Each checkpoint folder and ``output_dir`` itself
+can be given to ``lm_eval … peft=``; ``conceptguard.json`` in it says what made it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def main(argv: Sequence[str]) -> Path:
 
     from cg_trainers.encoding import Encoder
     from cg_trainers.loading import identities, load_model, load_reference, load_tokenizer
-    from cg_trainers.provenance import effective_settings, training_record
+    from cg_trainers.provenance import effective_settings, tokenizer_identity, training_record
     from cg_trainers.reference import reference_kind
     from cg_trainers.run_data import unlearn_rows
     from cg_trainers.unlearn_trainer import UnlearnTrainer
@@ -38,6 +39,7 @@ def main(argv: Sequence[str]) -> Path:
     reference = reference_kind(config, has_adapter=model_args.use_peft)
     base, adapter = identities(model_args)
     tokenizer = load_tokenizer(model_args, config)
+    spelling = tokenizer_identity(tokenizer)
     tags = (data.think_tags[0], data.think_tags[1])
     rows, entry = unlearn_rows(data, config, Encoder(tokenizer, config.max_length, tags))
     record = training_record(
@@ -47,6 +49,7 @@ def main(argv: Sequence[str]) -> Path:
         settings=effective_settings(model_args, data, config),
         data=entry,
         base=base,
+        tokenizer=spelling,
         start_adapter=adapter,
         reference={"kind": reference},
         seed=config.seed,

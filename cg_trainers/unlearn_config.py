@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 
 import torch
@@ -38,7 +39,9 @@ class FinetuneConfig(SFTConfig):
             raise UserError("hub_token: secrets are not settings here: log in with `hf auth login`, or set HF_TOKEN")
         if any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in self.save_at):
             raise UserError(f"save_at: {self.save_at}: give the steps as whole numbers from 1 upwards")
+        _require_finite(self)
         _check_report_to(self.report_to)
+        _require_packages(self)
         self.save_at = sorted(set(self.save_at))
         _require_positive(self, ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"))
         if self.max_steps == 0 or self.max_steps < -1:
@@ -53,6 +56,18 @@ class FinetuneConfig(SFTConfig):
             )
         super().__post_init__()
 
+    def require_one_gpu(self) -> None:
+        """Refuse several GPUs in one process: transformers would split a batch among them, and with it forget and retain rows.
+
+        Raises:
+            UserError: there are several.
+        """
+        if self.n_gpu > 1:
+            raise UserError(
+                f"{self.n_gpu} GPUs and one process, which would split each batch among them: start one process a GPU "
+                f"(accelerate launch --num_processes {self.n_gpu} -m cg_trainers.…), or show it one (CUDA_VISIBLE_DEVICES=0)"
+            )
+
 
 @dataclass
 class UnlearnConfig(FinetuneConfig):
@@ -64,7 +79,7 @@ class UnlearnConfig(FinetuneConfig):
     """
 
     objective: str = field(default="", metadata={"help": f"One of {', '.join(OBJECTIVES)}."})
-    preset: str | None = field(default=None, metadata={"help": "Another set of weights: `wmdp` for rmu."})
+    preset: str | None = field(default=None, metadata={"help": "rmu: `wmdp`, the authors' weights and parameters."})
     gamma: float | None = field(default=None, metadata={"help": "Weight of the forget term."})
     alpha: float | None = field(default=None, metadata={"help": "Weight of the retain term; 0: no retain data."})
     beta: float | None = field(
@@ -129,9 +144,12 @@ class UnlearnConfig(FinetuneConfig):
 
     def _resolve_weights(self) -> None:
         preset = self.spec.preset
+        self.preset = self.preset or None  # --preset '' undoes a recipe's
         if self.preset is not None:
             _check_name("preset", self.preset, self.spec.variants)
-            preset = self.spec.variants[self.preset]
+            variant = self.spec.variants[self.preset]
+            preset = variant.weights
+            self.trainable = self.trainable or variant.parameters(self.rmu_block)
         for name in _WEIGHTS:
             given = getattr(self, name)
             if given is not None and name not in self.spec.preset:
@@ -171,6 +189,26 @@ def _require_positive(config: SFTConfig, names: Iterable[str]) -> None:
     for name in names:
         if not getattr(config, name) > 0:
             raise UserError(f"{name}: {getattr(config, name)}: must be greater than 0")
+
+
+def _require_finite(config: SFTConfig) -> None:
+    for entry in fields(config):
+        value = getattr(config, entry.name, None)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{entry.name}: {value}: must be a number")
+
+
+def _require_packages(config: SFTConfig) -> None:
+    """transformers says it in a traceback, after the model is loaded."""
+    optim = str(getattr(config.optim, "value", config.optim))
+    for wanted, package in (
+        ("use_liger_kernel" if config.use_liger_kernel else None, "liger_kernel"),
+        (f"optim: {optim}" if "8bit" in optim or "paged" in optim else None, "bitsandbytes"),
+        ("deepspeed" if config.deepspeed else None, "deepspeed"),
+    ):
+        if wanted and not find_spec(package):
+            name = package.replace("_", "-")
+            raise UserError(f"{wanted}: {name} is not installed: pip install {name}, or leave it out")
 
 
 def _check_report_to(names: str | list[str] | None) -> None:

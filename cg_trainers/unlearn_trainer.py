@@ -26,7 +26,7 @@ from cg_trainers.paired_rows import PairedRows, StackSides, UnlearnRows
 from cg_trainers.precomputed import PrecomputedNll
 from cg_trainers.recorded_trainer import RecordedTrainer
 from cg_trainers.reference import add_frozen_copy, as_reference, cut_behind, reference_kind, require_trained
-from cg_trainers.rows import require_labelled, to_dataset
+from cg_trainers.rows import require_labelled, require_traces, to_dataset
 from cg_trainers.trainable import choose_trainable
 from cg_trainers.unlearn_config import UnlearnConfig
 
@@ -68,7 +68,8 @@ class UnlearnTrainer(RecordedTrainer):
         paired = PairedRows(rows, args.sides)
         for side in (rows.forget, rows.preferred, rows.retain):
             require_labelled(side)
-        self._require_traces(args)
+        if args.objective == "r2mu":
+            require_traces(rows.forget)
         continued = is_peft_model(model)
         self.reference = reference_kind(args, continued or peft_config is not None)
         if (ref_model is not None) != (self.reference == "model"):
@@ -106,17 +107,6 @@ class UnlearnTrainer(RecordedTrainer):
         self.add_callback(_Begin(self))
 
     # ------------------------------------------------------------------ before the first step
-    def _require_traces(self, args: UnlearnConfig) -> None:
-        if args.objective != "r2mu":
-            return
-        for row in self._rows.forget:
-            labelled = [t for t, label in zip(row.trace, row.labels, strict=True) if label != losses.IGNORED]
-            if all(labelled) or not any(labelled):
-                raise UserError(
-                    f"r2mu steers the trace and the answer, and row '{row.row_id}' has labelled tokens in one of them only: "
-                    "use target_span: full and a trace template that is not empty"
-                )
-
     def _prepare_reference(self, ref_model: Any) -> Reader | None:
         if ref_model is None:
             return None

@@ -18,7 +18,8 @@ from cg_trainers.study.jobs import Job, Plan, Rule, Writes, in_order
 from cg_trainers.study.judging import judge_identity
 from cg_trainers.study.schema import BASE, Finetune, Resources, Stage, Study, Unlearn
 
-_DATA = ("dataset", "canaries", "templates", "refusals", "judge")  # settings that may name a file or a folder
+# Settings that may name a file or a folder.
+_DATA = ("dataset", "canaries", "templates", "refusals", "chat_template_path", "judge")
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from cg_trainers.unlearn_config import FinetuneConfig
 
 WEIGHTS = "adapter_model.safetensors"
 TOKEN = "hf_" + "aB3" * 11
+DATA = {"name": "rows", "sha256": "00"}
 
 
 def kept(output: Path) -> list[int]:
@@ -144,7 +145,10 @@ def test_no_secret_is_written(start: Path, tmp_path: Path, monkeypatch: pytest.M
     [
         ({"save_strategy": "steps", "save_steps": 2, "save_at": [1]}, [1, 2, 4]),
         ({"save_strategy": "epoch", "save_at": [1]}, [1, 2, 4]),
-        ({"save_at": [1, 2, 3, 4], "save_total_limit": 2}, [3, 4]),
+        ({"save_at": [1, 3], "save_total_limit": 1}, [1, 3]),
+        ({"save_strategy": "steps", "save_steps": 1, "save_total_limit": 1}, [4]),
+        ({"save_strategy": "steps", "save_steps": 1, "save_at": [2], "save_total_limit": 1}, [2, 4]),
+        ({"save_strategy": "steps", "save_steps": 1, "save_at": [2], "save_total_limit": 2}, [2, 3, 4]),
         ({}, []),
     ],
     ids=str,
@@ -423,8 +427,17 @@ def test_a_folder_that_holds_a_run_is_refused(start: Path, finished: Path, tmp_p
         ({"seed": 2}, "seed: 1, and this run has 2"),
         ({"settings": {"beta": 0.2, "learning_rate": 0.1}}, "beta: 0.1, and this run has 0.2"),
         ({"settings": {"beta": 0.1}}, "learning_rate: 0.1, and this run has None"),
-        ({"data": {"name": "rows", "sha256": "01"}}, "data: {'name': 'rows', 'sha256': '00'}"),
-        ({"base": {"name": "other"}}, "base: {'name': 'start'}"),
+        ({"data": {"name": "rows", "sha256": "01"}}, "data.sha256: '00', and this run has '01'"),
+        ({"data": {**DATA, "rows_sha256": "9"}}, "data.rows_sha256: None, and this run has '9'"),
+        (
+            {"data": {**DATA, "rows_sha256": "9", "templates": {"trace/a": "8"}}},
+            "data.templates: None, and this run has {",
+        ),
+        ({"base": {"name": "other"}}, "base.name: 'start', and this run has 'other'"),
+        (
+            {"tokenizer": {"chat_template_sha256": "7"}},
+            "tokenizer: None, and this run has {'chat_template_sha256': '7'}",
+        ),
         ({"world_size": 2}, "world_size: 1, and this run has 2"),
         ({"objective": "dpo"}, "objective: 'npo', and this run has 'dpo'"),
     ],
@@ -437,7 +450,7 @@ def test_a_resume_of_another_run_names_what_differs(
         "kind": "unlearn",
         "objective": "npo",
         "settings": {"beta": 0.1, "learning_rate": 0.1},
-        "data": {"name": "rows", "sha256": "00"},
+        "data": DATA,
         "base": {"name": "start"},
         "start_adapter": None,
         "reference": None,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from trl import SFTConfig
 
 from cg_tasks.errors import UserError
 from cg_trainers.arguments import DataArguments, ModelArguments
-from cg_trainers.config_files import effective, load_config, parse, read_config, recipes
+from cg_trainers.config_files import BELONGS_TO, effective, load_config, parse, read_config, recipes
+from cg_trainers.objectives import OBJECTIVES
+from cg_trainers.unlearn_config import UnlearnConfig
 
 
 @dataclass
@@ -248,6 +251,78 @@ def test_nothing_is_written_into_the_environment(write: Write, monkeypatch: pyte
     import os
 
     assert "CG_PROBE" not in os.environ
+
+
+# ------------------------------------------------------------------ another objective than the recipe's
+UNLEARNING = (ModelArguments, DataArguments, UnlearnConfig)
+ON_A_CPU = ["--use_cpu", "--bf16", "false"]
+METHODS = [name for name in recipes() if name.startswith("cpu/") and "objective" in read_config(name)]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", METHODS)
+def test_any_recipe_takes_any_objective(name: str, objective: str) -> None:
+    """And has that objective's own weights, but for what is the recipe's alone."""
+    *_, run = parse(["--config", name, "--objective", objective, *ON_A_CPU], UNLEARNING)
+    recipe = read_config(name)
+    assert (run.objective, run.learning_rate) == (objective, recipe["learning_rate"])
+    if objective != recipe["objective"]:
+        assert run.weights == dict(OBJECTIVES[objective].preset)
+        assert (run.retain_loss, run.reference) == (OBJECTIVES[objective].retain, "auto")
+    else:
+        assert run.alpha == recipe["alpha"]
+
+
+def test_what_is_set_aside_is_said_and_what_is_given_stays(caplog: pytest.LogCaptureFixture) -> None:
+    argv = ["--config", "conceptguard/qwen2.5-3b-instruct/simnpo", "--objective=npo", "--beta", "0.2", *ON_A_CPU]
+    with caplog.at_level(logging.INFO):
+        *_, run = parse(argv, UNLEARNING)
+    assert run.weights == {"gamma": 1.0, "alpha": 1.0, "beta": 0.2}
+    (said,) = [entry.getMessage() for entry in caplog.records]
+    assert said.startswith("objective is npo, not simnpo: set aside with it: gamma: 0.125, alpha: 1.0, delta: 0.0, ")
+    assert "beta" not in said
+    caplog.clear()
+    parse(["--config", "conceptguard/qwen2.5-3b-instruct/simnpo", "--objective", "simnpo", *ON_A_CPU], UNLEARNING)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("on_the_command_line", [True, False])
+def test_a_preset_over_a_recipe_s_values(write: Write, on_the_command_line: bool) -> None:
+    recipe = "conceptguard/qwen2.5-3b-instruct/rmu"
+    if on_the_command_line:
+        argv = ["--config", recipe, "--preset", "wmdp"]
+    else:
+        argv = ["--config", write(f"include: {recipe}\npreset: wmdp\n")]
+    *_, run = parse([*argv, *ON_A_CPU], UNLEARNING)
+    assert run.weights == {"gamma": 1.0, "alpha": 1200.0, "steering_coeff": 6.5}
+    assert run.trainable == [f"layers.{block}.mlp.down_proj" for block in (5, 6, 7)]
+    *_, run = parse([*argv, "--alpha", "5", *ON_A_CPU], UNLEARNING)
+    assert run.alpha == 5.0
+
+
+def test_a_file_that_includes_another_objective(write: Write) -> None:
+    path = write("include: cpu/conceptguard/simnpo\nobjective: undial\nstrength: 3\n")
+    *_, run = parse(["--config", path, *ON_A_CPU], UNLEARNING)
+    assert run.weights == {"gamma": 1.0, "alpha": 0.0, "strength": 3.0}
+
+
+def test_weights_without_an_objective_wait_for_it(write: Write) -> None:
+    path = write(BASE + "beta: 0.3\n")
+    *_, run = parse(["--config", path, "--objective", "npo", *ON_A_CPU], UNLEARNING)
+    assert run.beta == 0.3
+
+
+def test_a_weight_that_the_new_objective_has_not_is_still_refused(write: Write) -> None:
+    path = write("include: cpu/conceptguard/simnpo\nobjective: npo\ndelta: 1\n")
+    with pytest.raises(UserError, match="line 3: delta: npo has no such weight"):
+        parse(["--config", path, *ON_A_CPU], UNLEARNING)
+
+
+def test_everything_of_an_objective_is_set_aside_with_it() -> None:
+    weights = {name for objective in OBJECTIVES.values() for name in objective.preset}
+    assert weights < set(BELONGS_TO["objective"]) and weights < set(BELONGS_TO["preset"])
+    known = {entry.name for entry in fields(UnlearnConfig)}
+    assert {name for names in BELONGS_TO.values() for name in names} <= known
 
 
 def test_recipe_names_have_no_suffix() -> None:

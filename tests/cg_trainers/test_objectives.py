@@ -174,7 +174,7 @@ def test_a_row_of_the_table_is_whole(objective: str) -> None:
     spec = OBJECTIVES[objective]
     assert spec.source and spec.retain in RETAIN_LOSSES
     assert {"gamma", "alpha"} <= set(spec.preset)
-    assert all(set(variant) == set(spec.preset) for variant in spec.variants.values())
+    assert all(set(variant.weights) == set(spec.preset) for variant in spec.variants.values())
     # A forget loss that reads more than its row declares would find None.
     declared = {"nll": "nll", "logits": "logits", "hidden": "hidden"}
     for side in (sides := all_sides()).values():

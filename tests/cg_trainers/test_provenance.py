@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support import build_tokenizer
 
 from cg_tasks.adapters import RECORD, file_hashes, file_sha256, verify_adapter
 from cg_tasks.errors import UserError
@@ -25,7 +26,10 @@ from cg_trainers.provenance import (
     effective_settings,
     model_identity,
     require_disk_space,
+    require_unused,
     resolve_resume,
+    thin_out,
+    tokenizer_identity,
     training_record,
     write_record,
 )
@@ -121,7 +125,7 @@ def test_a_full_disk_leaves_the_record_before_as_it_was(plain: Path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(UserError, match=rf"{RECORD}: cannot be written \(No space left on device\): free some space"):
+    with pytest.raises(UserError, match=rf"{RECORD}: cannot be written \(No space left on device\): make room"):
         write_record(plain, record(step=400))
     assert (plain / RECORD).read_bytes() == before
     assert not list(plain.glob(f".{RECORD}*"))
@@ -308,8 +312,11 @@ def test_disk_space_is_counted_by_hand():
     assert disk_space_needed(10 * mib, 10 * mib, 4, with_optimizer=True) == 4 * 78 * mib + 58 * mib
     assert disk_space_needed(10 * mib, 10 * mib, 4, with_optimizer=False) == 4 * 58 * mib + 58 * mib
     # With a limit of one, two lie there while the older is not yet deleted.
-    assert disk_space_needed(10 * mib, 10 * mib, 4, True, save_total_limit=1) == 2 * 78 * mib + 58 * mib
-    assert disk_space_needed(10 * mib, 10 * mib, 1, True, save_total_limit=5) == 78 * mib + 58 * mib
+    assert disk_space_needed(10 * mib, 10 * mib, 0, True, 4, save_total_limit=1) == 2 * 78 * mib + 58 * mib
+    assert disk_space_needed(10 * mib, 10 * mib, 0, True, 1, save_total_limit=5) == 78 * mib + 58 * mib
+    # Those of save_at are not limited.
+    assert disk_space_needed(10 * mib, 10 * mib, 3, True, 9, save_total_limit=1) == 5 * 78 * mib + 58 * mib
+    assert disk_space_needed(10 * mib, 10 * mib, 3, True, 9) == 12 * 78 * mib + 58 * mib
 
 
 def test_too_small_a_disk_is_refused_with_the_figures_and_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -402,3 +409,88 @@ def test_a_sharded_optimiser_counts(run: Path):
 def test_nothing_to_resume_from(tmp_path: Path):
     with pytest.raises(UserError, match="holds no complete checkpoint: start without resume_from_checkpoint"):
         resolve_resume(True, tmp_path)
+    assert resolve_resume("auto", tmp_path) is None
+
+
+def test_auto_goes_on_from_the_last_whole_one(run: Path):
+    assert resolve_resume("auto", run) == str(run / "checkpoint-100")
+
+
+# ------------------------------------------------------------------ a folder that holds a run
+def finished(folder: Path) -> None:
+    """The end of a run whose checkpoints were not kept."""
+    for path in folder.glob("checkpoint-*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (folder / RECORD).write_text(json.dumps({**record(), "files": {"x": "0"}}))
+
+
+def broken(folder: Path) -> None:
+    for step in (20, 100):
+        shutil.rmtree(folder / f"checkpoint-{step}")
+
+
+@pytest.mark.parametrize(
+    ("make", "way_on"),
+    [
+        (lambda folder: None, "go on with it (resume_from_checkpoint: true), or name another folder"),
+        (finished, "it is finished, and no checkpoint to go on from was kept: name another output_dir, or delete this one"),
+        (broken, "training cannot go on from its checkpoints: name another output_dir, or delete this one"),
+    ],
+    ids=["checkpoints", "an end alone", "broken ones"],
+)  # fmt: skip
+def test_what_is_advised_is_what_can_be_done(run: Path, make: Any, way_on: str):
+    """A refusal to begin and a refusal to resume never send the user to one another."""
+    make(run)
+    with pytest.raises(UserError) as told:
+        require_unused(run)
+    assert str(told.value) == f"output_dir: {run} holds a run already: {way_on}"
+    if way_on.startswith("go on"):
+        assert resolve_resume(True, run)
+    else:
+        with pytest.raises(UserError) as told:
+            resolve_resume(True, run)
+        assert str(told.value).endswith(f"holds no complete checkpoint: {way_on}")
+        assert resolve_resume("auto", run) is None
+
+
+def test_an_end_that_was_only_begun_is_begun_again(tmp_path: Path):
+    require_unused(tmp_path / "nothing")
+    begin_record(tmp_path)
+    require_unused(tmp_path)
+    with pytest.raises(UserError, match="start without resume_from_checkpoint"):
+        resolve_resume(True, tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"mine": 1}'])
+def test_a_record_that_is_not_ours_is_not_written_over(tmp_path: Path, content: str):
+    (tmp_path / RECORD).write_text(content)
+    with pytest.raises(UserError, match="holds a run already"):
+        require_unused(tmp_path)
+
+
+def test_only_passing_checkpoints_are_thinned_out(tiny_lora: Path, tmp_path: Path):
+    """Neither those of save_at, nor those that an earlier start was asked to keep, nor what cannot be read."""
+    for step, asked in ((10, []), (20, [20]), (30, [20]), (40, []), (50, []), (60, [])):
+        folder = copied(tiny_lora, tmp_path / f"checkpoint-{step}")
+        write_record(folder, record(step=step, settings={"save_at": asked}))
+    (tmp_path / "checkpoint-30" / RECORD).write_text("damaged")
+
+    def left() -> list[int]:
+        return sorted(int(path.name.partition("-")[2]) for path in tmp_path.iterdir())
+
+    for limit in (None, 0, -1, 4):
+        thin_out(tmp_path, limit, keep=[50])
+        assert left() == [10, 20, 30, 40, 50, 60]
+    thin_out(tmp_path, 1, keep=[50])
+    assert left() == [20, 30, 50, 60]
+
+
+# ------------------------------------------------------------------ the tokenizer
+def test_a_tokenizer_is_what_it_does():
+    one, same, longer = build_tokenizer("a {{ messages }}"), build_tokenizer("a {{ messages }}"), build_tokenizer()
+    assert tokenizer_identity(one) == tokenizer_identity(same)
+    assert tokenizer_identity(longer)["chat_template_sha256"] != tokenizer_identity(one)["chat_template_sha256"]
+    longer.add_tokens(["<new>"])
+    assert tokenizer_identity(longer)["sha256"] != tokenizer_identity(one)["sha256"]
+    slow = SimpleNamespace(get_vocab=lambda: {"a": 1, "b": 0}, chat_template=None)
+    assert tokenizer_identity(slow)["chat_template_sha256"] is None and len(tokenizer_identity(slow)["sha256"]) == 64

@@ -19,7 +19,7 @@ FINETUNING = (
     *(f"conceptguard/{model}/finetune" for model in PAIR_MODELS),
     *(f"canary/{model}/memorise-{trace}" for model in CANARY_MODELS for trace in ("bio", "meta", "none")),
     "cpu/conceptguard/finetune",
-    "cpu/canary/memorise-bio",
+    *(f"cpu/canary/memorise-{trace}" for trace in ("bio", "meta", "none")),
 )
 UNLEARNING = (
     *(f"conceptguard/{model}/{method}" for model in PAIR_MODELS for method in METHODS),

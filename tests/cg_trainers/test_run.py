@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ctrl_c_works
-from training_scripts import LORA, PAIRS, command, refusal
-from transformers import Trainer, TrainerCallback
+from support import build_tokenizer, ctrl_c_works
+from training_scripts import CANARIES, LORA, PAIRS, command, refusal
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from cg_tasks.adapters import RECORD, verify_adapter
-from cg_trainers import finetune, provenance, unlearn
+from cg_trainers import finetune, provenance, recorded_trainer, unlearn
 from cg_trainers.run import script
 
 
@@ -56,6 +56,11 @@ def npo(tiny: Path, adapter: Path | None, out: Path, **changes: Any) -> list[str
         ({"max_length": 1}, "mini-001/harmful, mini-002/harmful, mini-003/harmful, mini-004/harmful"),
         ({"canaries": "fictional"}, "dataset (pairs) or canaries (authors): both are given"),
         ({"resume_from_checkpoint": "true"}, "holds no complete checkpoint: start without resume_from_checkpoint"),
+        ({"objective": "r2mu", "rmu_block": 1}, "no row has a trace: train on authors (canaries)"),
+        ({"objective": "simnpo", "delta": "nan"}, "delta: nan: must be a number"),
+        ({"learning_rate": "inf"}, "learning_rate: inf: must be a number"),
+        ({"chat_template_path": "nowhere.jinja", "source": "query"}, "chat_template_path: nowhere.jinja: no such file"),
+        ({"attn_implementation": "flash_attention_9"}, "flash_attention_9"),
     ],
 )
 def test_refused_before_training(
@@ -136,10 +141,143 @@ def test_an_output_folder_in_use_and_a_resume_under_other_settings(
         ({"learning_rate": 2e-3}, "learning_rate: 0.001, and this run has 0.002"),
         ({"objective": "simnpo"}, "objective: 'npo', and this run has 'simnpo'"),
         ({"seed": 7}, "seed"),
-        ({"max_pairs": 3}, "data"),
+        ({"max_pairs": 3}, "data.forget_rows: 4, and this run has 3"),
     ):
         told = refusal(unlearn.main, npo(tiny, finetuned, out, **resumed, **changes))
         assert f"checkpoint-1 was made with {key}" in told
+
+
+# ------------------------------------------------------------------ a run that goes on, with other texts than it began with
+def changed_text(folder: Path, what: str, text: str) -> dict[str, Any]:
+    """Write a user's file of one kind; the settings that name it. On authors with an empty trace, but for the trace's own."""
+    if what == "refusals":
+        (folder / "ref.txt").write_text(text, encoding="utf-8")
+        return {**PAIRS, "objective": "idk", "refusals": folder / "ref.txt"}
+    if what == "chat template":
+        (folder / "chat.jinja").write_text(
+            text + "{% for m in messages %}{{ m.content }}{% endfor %}", encoding="utf-8"
+        )
+        return {**PAIRS, "objective": "npo", "source": "query", "chat_template_path": folder / "chat.jinja"}
+    if what == "tokenizer":
+        tokenizer = build_tokenizer()
+        tokenizer.add_tokens([text])
+        tokenizer.save_pretrained(folder / "spelling")
+        return {**PAIRS, "objective": "npo", "tokenizer_name_or_path": folder / "spelling"}
+    kind, name = what.split("/")
+    (folder / "templates" / kind).mkdir(parents=True, exist_ok=True)
+    (folder / "templates" / what).with_suffix(".j2").write_text(text, encoding="utf-8")
+    trace = {"trace": name} if kind == "trace" else {}
+    return {**CANARIES, "rows": ["qa"], "alpha": 0, "objective": "npo", "templates": folder / "templates", **trace}
+
+
+@pytest.mark.parametrize(
+    ("what", "texts", "named"),
+    [
+        ("trace/mine", ("Let me recall {{ author }}.", "I know of {{ author }}."), "data.templates.trace/mine: "),
+        ("probe/question", ("{{ question }}", "Well: {{ question }}"), "data.templates.probe/question: "),
+        ("refusals", ("I cannot say.", "I do not know that."), "data.refusals.sha256: "),
+        ("chat template", ("", "A chat. "), "tokenizer.chat_template_sha256: "),
+        ("tokenizer", ("<one>", "<other>"), "tokenizer.sha256: "),
+    ],
+)
+def test_a_resume_with_another_text_under_the_same_name(
+    what: str,
+    texts: tuple[str, str],
+    named: str,
+    tiny: Path,
+    tiny_r1: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out, model = tmp_path / "out", tiny_r1 if "/" in what else tiny
+    begun = {"save_at": [1], "max_length": None}
+    first = unlearn.main(command(model, out, LORA, changed_text(tmp_path, what, texts[0]), begun))
+    before = (first / "adapter_model.safetensors").read_bytes()
+    again = {**begun, "resume_from_checkpoint": "true"}
+    unlearn.main(command(model, out, LORA, changed_text(tmp_path, what, texts[0]), again))
+    assert (first / "adapter_model.safetensors").read_bytes() == before
+
+    monkeypatch.setattr(Trainer, "train", lambda *args, **kwargs: pytest.fail("training began"))
+    told = refusal(unlearn.main, command(model, out, LORA, changed_text(tmp_path, what, texts[1]), again))
+    assert f"checkpoint-1 was made with {named}" in told and "start anew in another output_dir" in told
+
+
+# ------------------------------------------------------------------ a run that kept no checkpoint
+def test_a_finished_run_without_checkpoints_is_said_to_be_finished(tiny: Path, finetuned: Path, tmp_path: Path) -> None:
+    """Whether one begins anew or resumes: neither sends the user to the other."""
+    out = unlearn.main(npo(tiny, finetuned, tmp_path / "out"))
+    for changes in ({}, {"resume_from_checkpoint": "true"}, {"resume_from_checkpoint": "auto"}):
+        told = refusal(unlearn.main, npo(tiny, finetuned, out, **changes))
+        assert told.endswith(
+            "it is finished, and no checkpoint to go on from was kept: name another output_dir, or delete this one"
+        )
+
+
+@pytest.mark.parametrize("changes", [{}, {"resume_from_checkpoint": "auto"}])
+def test_a_run_killed_while_its_end_was_written_is_begun_again(
+    changes: dict[str, Any], tiny: Path, finetuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    straight = unlearn.main(npo(tiny, finetuned, tmp_path / "straight"))
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(recorded_trainer.os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            unlearn.main(npo(tiny, finetuned, out))
+    assert not (out / "adapter_model.safetensors").exists()
+    unlearn.main(npo(tiny, finetuned, out, **changes))
+    name = "adapter_model.safetensors"
+    assert (out / name).read_bytes() == (straight / name).read_bytes()
+
+
+def killed(source: Path, target: Path) -> None:
+    """``os.replace`` up to the first file of an end."""
+    if Path(target).name != RECORD:
+        raise KeyboardInterrupt
+    Path(source).rename(target)
+
+
+# ------------------------------------------------------------------ packages and GPUs that are not there
+def test_a_package_that_a_setting_wants_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main(words: Any) -> None:
+        raise ImportError("FlashAttention2 has been toggled on, but it cannot be used:\nthe package is not installed")
+
+    monkeypatch.setattr("sys.argv", ["unlearn"])
+    assert script(main) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("conceptguard: error: FlashAttention2") and line.endswith(
+        "install it, or leave the setting out"
+    )
+
+
+def test_several_gpus_are_refused_before_anything_is_loaded(
+    tiny: Path, finetuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
+    monkeypatch.setattr("cg_trainers.loading.load_tokenizer", lambda *args: pytest.fail("something was loaded"))
+    assert "2 GPUs and one process" in refusal(unlearn.main, npo(tiny, finetuned, tmp_path / "out"))
+    assert "2 GPUs and one process" in refusal(finetune.main, command(tiny, tmp_path / "out", PAIRS, LORA))
+
+
+@pytest.mark.parametrize("name", ["chat.txt", "chat.html"])
+def test_a_chat_template_under_a_name_that_trl_would_not_read(
+    name: str, tiny: Path, finetuned: Path, tmp_path: Path, untrained: None
+) -> None:
+    (tmp_path / name).write_text("{{ messages }}")
+    told = refusal(
+        unlearn.main, npo(tiny, finetuned, tmp_path / "out", source="query", chat_template_path=tmp_path / name)
+    )
+    assert f"{tmp_path / name}: is read as a Jinja file only under a name in .jinja or .j2: rename it" in told
+
+
+@pytest.mark.parametrize(("text", "message"), [(b"\xff\xfe", "is not UTF-8"), (b"{% for %}", "the chat template")])
+def test_a_chat_template_that_cannot_be_used(
+    text: bytes, message: str, tiny: Path, finetuned: Path, tmp_path: Path, untrained: None
+) -> None:
+    (tmp_path / "chat.jinja").write_bytes(text)
+    words = npo(tiny, finetuned, tmp_path / "out", source="query", chat_template_path=tmp_path / "chat.jinja")
+    assert message in refusal(unlearn.main, words)
 
 
 # ------------------------------------------------------------------ in the middle of a run

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from launching import environment, free_port, torchrun
 from safetensors.torch import load_file
 from support import ROOT
 from training_ranks import CASES, SAVED, STEPS, train
@@ -31,34 +30,6 @@ FSDP2 = {
     "FSDP_RESHARD_AFTER_FORWARD": "true",
     "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
 }
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {
-        **os.environ,
-        "ACCELERATE_USE_CPU": "true",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-        "PYTHONWARNINGS": "ignore",
-        **more,
-    }
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
-def torchrun(arguments: Sequence[str], seconds: int = 300, **more: str) -> subprocess.CompletedProcess[str]:
-    """Two processes, the way ``torchrun`` and ``accelerate launch`` start them."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
-    done = subprocess.run(
-        [*launcher, *arguments], env=environment(**more), capture_output=True, text=True, timeout=seconds
-    )
-    return done
 
 
 def two_ranks(start: Path, out: Path, *words: str, **more: str) -> None:

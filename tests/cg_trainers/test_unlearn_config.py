@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from transformers import TrainingArguments
 
 from cg_tasks.errors import UserError
 from cg_trainers.objectives import OBJECTIVES
@@ -41,6 +42,15 @@ def test_weights_left_out_take_the_preset(objective: str, preset: str | None, ex
     assert config(objective, preset=preset).weights == expected
 
 
+def test_wmdp_trains_the_matrices_of_its_authors() -> None:
+    """Blocks 5 to 7 where block 7 is steered, and as many up to another one."""
+    assert config("rmu", preset="wmdp").trainable == [f"layers.{block}.mlp.down_proj" for block in (5, 6, 7)]
+    assert config("rmu", preset="wmdp", rmu_block=1).trainable == ["layers.0.mlp.down_proj", "layers.1.mlp.down_proj"]
+    assert config("rmu", preset="wmdp", trainable=["mlp"]).trainable == ["mlp"]
+    assert config("rmu").trainable is None
+    assert config("rmu", preset="").weights["alpha"] == 1.0  # --preset '' undoes a recipe's
+
+
 def test_a_weight_given_stands_beside_the_preset() -> None:
     assert config("rmu", preset="wmdp", alpha=5.0).weights == {"gamma": 1.0, "alpha": 5.0, "steering_coeff": 6.5}
     assert config("simnpo", delta=0, gamma=0).weights["gamma"] == 0.0  # 0 is a value, not "left out"
@@ -67,6 +77,11 @@ def test_every_objective_can_be_configured_by_its_name_alone(objective: str) -> 
         ({"beta": 0.0}, "beta: 0.0: must be greater than 0"),
         ({"beta": float("nan")}, "beta: nan: must be greater than 0"),
         ({"alpha": -1.0}, "alpha: -1.0: must be 0 or more"),
+        ({"alpha": float("inf")}, "alpha: inf: must be a number"),
+        ({"objective": "simnpo", "delta": float("nan")}, "delta: nan: must be a number"),
+        ({"learning_rate": float("inf")}, "learning_rate: inf: must be a number"),
+        ({"max_grad_norm": float("nan")}, "max_grad_norm: nan: must be a number"),
+        ({"num_train_epochs": float("inf")}, "num_train_epochs: inf: must be a number"),
         ({"objective": "rmu", "steering_coeff": 0.0}, "steering_coeff: 0.0: must be greater than 0"),
         ({"objective": "rmu", "rmu_block": -1}, "rmu_block: -1: blocks are counted from 0"),
         ({"retain_loss": "hidden"}, "retain_loss: hidden belongs to rmu and r2mu; npo takes nll or kl"),
@@ -124,6 +139,32 @@ def test_the_record_says_what_the_preset_became() -> None:
     named = effective_settings(config("simnpo"))
     assert (named["gamma"], named["beta"], named["delta"]) == (0.125, 4.5, 0.0)
     assert "strength" not in named
+
+
+@pytest.mark.parametrize(
+    ("changes", "package"),
+    [
+        ({"use_liger_kernel": True}, "liger-kernel"),
+        ({"optim": "paged_adamw_32bit"}, "bitsandbytes"),
+        ({"optim": "adamw_bnb_8bit"}, "bitsandbytes"),
+    ],
+)
+def test_what_wants_a_package_of_its_own_says_so(
+    changes: dict[str, Any], package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cg_trainers.unlearn_config.find_spec", lambda name: None)
+    assert f"{package} is not installed: pip install {package}, or leave it out" in refusal(**changes)
+
+
+def test_several_gpus_in_one_process_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers would wrap the model in DataParallel, which deals the rows of one batch out: forget here, retain there."""
+    made = config()
+    made.require_one_gpu()
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
+    with pytest.raises(
+        UserError, match=r"2 GPUs and one process.*accelerate launch --num_processes 2 -m.*CUDA_VISIBLE_DEVICES=0"
+    ):
+        made.require_one_gpu()
 
 
 def test_an_unknown_reporter_and_one_that_is_not_installed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -346,9 +346,8 @@ def test_rows_that_are_missing(start: Path, tmp_path: Path, objective: str, rows
 def test_r2mu_needs_a_trace_and_an_answer_in_every_row(start: Path, tmp_path: Path, mark: int) -> None:
     rows = unlearn_rows()
     forget = [*rows.forget[:5], replace(rows.forget[5], trace=(mark,) * len(rows.forget[5].trace)), *rows.forget[6:]]
-    with pytest.raises(
-        UserError, match="row 'u5/forget' has labelled tokens in one of them only: use target_span: full"
-    ):
+    named = ["row 'u5/forget' has no trace", "of row 'u5/forget' its answer is not labelled: use target_span: full"]
+    with pytest.raises(UserError, match=named[mark]):
         unlearner(start, tmp_path, "r2mu", rows=replace(rows, forget=forget))
 
 
