@@ -97,7 +97,7 @@ def describe(folder: str, record: Mapping[str, Any]) -> str:
         ("command", record.get("command")),
         *(
             (key.replace("_", " "), record.get(key))
-            for key in ("base", "start_adapter", "reference", "data", "versions")
+            for key in ("base", "tokenizer", "start_adapter", "reference", "data", "versions")
         ),
     ]
     lines = [f"{label:<14} {_flat(value)}" for label, value in rows]

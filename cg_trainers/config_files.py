@@ -158,7 +158,7 @@ def _overlaid(below: Mapping[str, Setting], above: Mapping[str, Setting]) -> dic
             continue
         if dropped := [key for key in belonging if key in kept and kept[key].value is not None and key not in above]:
             values = ", ".join(f"{key}: {kept[key].value}" for key in dropped)
-            log.info("%s is %s, not %s: set aside with it: %s", name, above[name].value, was, values)
+            log.info("%s is %s%s: set aside %s", name, above[name].value, f", not {was}" if was else "", values)
         kept = {key: setting for key, setting in kept.items() if key not in belonging}
     return {**kept, **above}
 

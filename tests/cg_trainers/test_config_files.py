@@ -279,7 +279,7 @@ def test_what_is_set_aside_is_said_and_what_is_given_stays(caplog: pytest.LogCap
         *_, run = parse(argv, UNLEARNING)
     assert run.weights == {"gamma": 1.0, "alpha": 1.0, "beta": 0.2}
     (said,) = [entry.getMessage() for entry in caplog.records]
-    assert said.startswith("objective is npo, not simnpo: set aside with it: gamma: 0.125, alpha: 1.0, delta: 0.0, ")
+    assert said.startswith("objective is npo, not simnpo: set aside gamma: 0.125, alpha: 1.0, delta: 0.0, ")
     assert "beta" not in said
     caplog.clear()
     parse(["--config", "conceptguard/qwen2.5-3b-instruct/simnpo", "--objective", "simnpo", *ON_A_CPU], UNLEARNING)

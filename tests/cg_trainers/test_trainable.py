@@ -52,6 +52,15 @@ def test_patterns_are_whole_parts_of_names(patterns: list[str], expected: list[s
     assert chosen(deep(), tmp_path, trainable=patterns) == expected
 
 
+def test_the_preset_of_wmdp_trains_its_three_matrices(start: Path, tmp_path: Path) -> None:
+    """Of the model, or of the adapter on it."""
+    names = chosen(deep(), tmp_path, "rmu", preset="wmdp", rmu_block=7)
+    assert names == [ROWS.format(block) for block in (5, 6, 7)]
+    names = chosen(memorised(start), tmp_path, "rmu", preset="wmdp", rmu_block=BLOCK)
+    prefix = "base_model.model.model.layers.{}.mlp.down_proj.lora_{}.default.weight"
+    assert names == [prefix.format(block, x) for block in (0, 1) for x in "AB"]
+
+
 def test_patterns_hold_under_an_adapters_prefixes(start: Path, tmp_path: Path) -> None:
     names = chosen(memorised(start), tmp_path, trainable=["layers.1.mlp.down_proj"])
     prefix = "base_model.model.model.layers.1.mlp.down_proj"
