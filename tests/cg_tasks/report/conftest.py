@@ -1,4 +1,4 @@
-"""A browser for the tests of the page. Missing on a developer's machine it skips them; in CI it fails them."""
+"""A browser for the tests of the page (missing on a developer's machine it skips them; in CI it fails them), and figures not drawn."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from typing import Any
 
 import pytest
 from browser import NoBrowser, Opened, chromium, is_required, open_page
+
+from cg_tasks.report.canary import figures as canary_figures
+from cg_tasks.report.canary import matrix as canary_matrix
+from cg_tasks.report.conceptguard import figures as conceptguard_figures
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are laid out and not saved, which takes most of a report's time; each family's test_figures.py saves some."""
+    for module in (canary_figures, canary_matrix, conceptguard_figures):
+        monkeypatch.setattr(module, "rendered", lambda figure: (b"<svg", b"PNG"))
 
 
 @pytest.fixture(scope="module")  # playwright keeps an event loop running, beside which no other test could run its own

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,7 +30,9 @@ def audit(folder: Path, **more: object) -> Path:
     return canary_run(folder, auto=[(1, 1, 1)] * 3 + [(0, 1, 1)] * 3, arms={"bio": [1] * 6}, **more)  # type: ignore[arg-type]
 
 
-def test_both_benchmarks_in_one_report_with_what_each_checkpoint_was_evaluated_on(tmp_path: Path) -> None:
+def test_both_benchmarks_in_one_report_with_what_each_checkpoint_was_evaluated_on(
+    tmp_path: Path, undrawn: None
+) -> None:
     audit(tmp_path / "npo", checkpoint=record("npo", regime="bio"))
     audit(tmp_path / "memorised", checkpoint=record(None, regime="bio"))
     conceptguard_run(tmp_path / "base", judged=False, rouge={"harmqa": [5] * 4})
@@ -40,7 +45,7 @@ def test_both_benchmarks_in_one_report_with_what_each_checkpoint_was_evaluated_o
     assert [s.id for s in report.sections][0] == "overview" and report.sections[-1].id == "provenance"
 
 
-def test_seeds_of_one_condition_are_told_apart(tmp_path: Path) -> None:
+def test_seeds_of_one_condition_are_told_apart(tmp_path: Path, undrawn: None) -> None:
     for start in (0, 42):
         audit(tmp_path / str(start), checkpoint=record("npo", regime="bio", start_seed=start, files=str(start)))
     report, _ = build_report([tmp_path])
@@ -48,7 +53,7 @@ def test_seeds_of_one_condition_are_told_apart(tmp_path: Path) -> None:
     assert [row[:2] for row in texts(made)] == [["NPO, K=4", "0"], ["NPO, K=4", "0 (from 42)"]]
 
 
-def test_other_weights_of_one_seed_are_no_further_seed(tmp_path: Path) -> None:
+def test_other_weights_of_one_seed_are_no_further_seed(tmp_path: Path, undrawn: None) -> None:
     for name, hits in (("one", 2), ("two", 8)):
         again = record("npo", files=name)
         conceptguard_run(tmp_path / name, judged=False, rouge={"harmqa": [hits] * 4}, checkpoint=again)
@@ -58,7 +63,7 @@ def test_other_weights_of_one_seed_are_no_further_seed(tmp_path: Path) -> None:
     assert all("±" not in cell.text for row in made.rows for cell in row.cells)
 
 
-def test_training_regimes_are_told_apart(tmp_path: Path) -> None:
+def test_training_regimes_are_told_apart(tmp_path: Path, undrawn: None) -> None:
     for regime in ("bio", "meta"):
         audit(tmp_path / regime, checkpoint=record("npo", regime=regime, files=regime))
     report, _ = build_report([tmp_path])
@@ -66,7 +71,7 @@ def test_training_regimes_are_told_apart(tmp_path: Path) -> None:
     assert [row[0] for row in texts(made)] == ["NPO, K=4, bio trace", "NPO, K=4, meta trace"]
 
 
-def test_a_missing_task_is_missing_and_named(tmp_path: Path) -> None:
+def test_a_missing_task_is_missing_and_named(tmp_path: Path, undrawn: None) -> None:
     audit(tmp_path / "a", checkpoint=record("npo", regime="bio"))
     audit(tmp_path / "b", checkpoint=record(None, regime="bio"), teacher_forced={"bio": [(9, 2, 1)] * 6})
     report, _ = build_report([tmp_path])
@@ -107,7 +112,7 @@ def state(path: Path, *jobs: dict[str, object]) -> Path:
     return path
 
 
-def test_a_studys_failed_jobs_are_named_and_its_times_added_up(tmp_path: Path) -> None:
+def test_a_studys_failed_jobs_are_named_and_its_times_added_up(tmp_path: Path, undrawn: None) -> None:
     audit(tmp_path / "results")
     jobs = state(
         tmp_path / "state.json",
@@ -141,25 +146,40 @@ def test_what_is_no_state_is_refused(tmp_path: Path, content: str) -> None:
         build_report([tmp_path / "results"], studies=[tmp_path / "state.json"])
 
 
-def test_the_command_writes_a_page_tables_figures_and_numbers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    audit(tmp_path / "npo", checkpoint=record("npo", regime="bio"))
-    out = tmp_path / "report"
-    assert main(["report", str(tmp_path / "npo"), "--out", str(out), "--title", "Mine"]) == 0
+@dataclass(frozen=True)
+class Written:
+    """results: what was reported on. out: the report's folder. said: what the command printed."""
+
+    results: Path
+    out: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """A report by the command, its figures drawn."""
+    folder = tmp_path_factory.mktemp("written")
+    audit(folder / "npo", checkpoint=record("npo", regime="bio"))
+    said = io.StringIO()
+    with redirect_stdout(said):
+        assert main(["report", str(folder / "npo"), "--out", str(folder / "one"), "--title", "Mine"]) == 0
+    return Written(folder / "npo", folder / "one", said.getvalue())
+
+
+def test_the_command_writes_a_page_tables_figures_and_numbers(written: Written) -> None:
+    out = written.out
     assert "<title>Mine" in (out / "index.html").read_text(encoding="utf-8")
     assert list((out / "tables").glob("*.tex")) and list((out / "figures").glob("*.svg"))
     assert json.loads((out / "results.json").read_text(encoding="utf-8"))["runs"]
-    assert str(out / "index.html") in capsys.readouterr().out
+    assert str(out / "index.html") in written.said
 
 
-def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
-    audit(tmp_path / "npo", checkpoint=record("npo", regime="bio"))
-    for name in ("one", "two"):
-        assert main(["report", str(tmp_path / "npo"), "--out", str(tmp_path / name)]) == 0
-    first = sorted(p.relative_to(tmp_path / "one") for p in (tmp_path / "one").rglob("*") if p.is_file())
-    assert first == sorted(p.relative_to(tmp_path / "two") for p in (tmp_path / "two").rglob("*") if p.is_file())
-    assert all((tmp_path / "one" / p).read_bytes() == (tmp_path / "two" / p).read_bytes() for p in first)
+def test_the_same_results_give_the_same_files(tmp_path: Path, written: Written) -> None:
+    one, two = written.out, tmp_path / "two"
+    assert main(["report", str(written.results), "--out", str(two), "--title", "Mine"]) == 0
+    first = sorted(p.relative_to(one) for p in one.rglob("*") if p.is_file())
+    assert first == sorted(p.relative_to(two) for p in two.rglob("*") if p.is_file())
+    assert all((one / p).read_bytes() == (two / p).read_bytes() for p in first)
 
 
 def test_nothing_to_report_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,6 @@ import pytest
 from report_groups import checkpoint, group, run
 from report_results import conceptguard_run, record
 
-from cg_tasks.report.conceptguard import figures as conceptguard_figures
 from cg_tasks.report.conceptguard import sections as conceptguard
 from cg_tasks.report.content import Cell, Section, Table
 from cg_tasks.report.options import Options
@@ -22,15 +21,10 @@ from cg_tasks.report.results.reading import read_results
 from cg_tasks.report.runs import Group
 
 pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 CONCEPTS = [f"concept {i}" for i in range(4) for _ in range(3)]
 FEW = Options(n_boot=50)
-
-
-@pytest.fixture(autouse=True)
-def unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are laid out and not saved, which takes most of the time; test_conceptguard_figures saves some."""
-    monkeypatch.setattr(conceptguard_figures, "rendered", lambda figure: (b"<svg", b"PNG"))
 
 
 def levels(rng: random.Random, most: int = 4) -> list[int]:

@@ -322,7 +322,7 @@ def test_a_whole_experiment(tmp_path: Path):
         ("model", "tiny"),
     ],
 )
-def test_provenance_of_another_form_is_left_out_and_named(tmp_path: Path, name: str, value: Any):
+def test_provenance_of_another_form_is_left_out_and_named(tmp_path: Path, name: str, value: Any, undrawn: None):
     from cg_tasks.report.build import build_report
 
     conceptguard_run(tmp_path / "a", harm=[1, 2], help=[3, 4])
