@@ -50,12 +50,6 @@ _PARTS = {
 }
 _WITH_TEXTS = re.compile(r"stages/\w+\.jsonl|review/[\w-]+/[\w-]+(\.csv|\.html|\.label-studio\.json)|replies\.sqlite.*")
 _WINDOW = 5  # words
-_PRELOADED = (
-    "openai",
-    "cg_tasks.cli_build",
-    "cg_tasks.construction.dataset.finishing",
-    "cg_tasks.construction.engine.run",
-)
 
 
 # ------------------------------------------------------------------ one command
@@ -338,7 +332,7 @@ def process_of(build: Build, command: str, patch: str = "") -> BaseProcess:
     Forked from a process that has imported everything and done nothing.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["whole_builds", *_PRELOADED])
+    context.set_forkserver_preload(["whole_builds", "warm_builds"])
     here, environment = os.environ.get("PYTHONPATH"), dict(os.environ)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     try:
