@@ -256,11 +256,12 @@ def test_nothing_is_written_into_the_environment(write: Write, monkeypatch: pyte
 # ------------------------------------------------------------------ another objective than the recipe's
 UNLEARNING = (ModelArguments, DataArguments, UnlearnConfig)
 ON_A_CPU = ["--use_cpu", "--bf16", "false"]
-METHODS = [name for name in recipes() if name.startswith("cpu/") and "objective" in read_config(name)]
+# One with weights of its own, one whose retain loss is nobody else's, one whose reference is.
+RECIPES_TO_UNLEARN = ["cpu/conceptguard/simnpo", "cpu/conceptguard/rmu", "cpu/canary/npo"]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", RECIPES_TO_UNLEARN)
 def test_any_recipe_takes_any_objective(name: str, objective: str) -> None:
     """And has that objective's own weights, but for what is the recipe's alone."""
     *_, run = parse(["--config", name, "--objective", objective, *ON_A_CPU], UNLEARNING)
