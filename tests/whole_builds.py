@@ -32,10 +32,10 @@ from generator_script import source_rows
 from generator_server import GeneratorServer
 from judge_server import Say, running
 from support import ROOT
+from templates_once import read_each_template_once
 
-from cg_tasks import templates
+from cg_tasks import cli
 from cg_tasks.cli import main
-from cg_tasks.construction.text import prompts
 
 KEY, JUDGE_KEY = "sk-generator-0123456789", "sk-judge-0123456789"
 DONE = ("new", "tag", "aggregate", "benign", "queries")
@@ -283,26 +283,7 @@ def _shared() -> tuple[_Watched, Path]:
     return stack.enter_context(running(_Watched())), folder
 
 
-_checked: dict[tuple[Any, ...], Any] = {}
-
-
-def _check_each_template_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To read and try a prompt takes half of a command's time; the same file is the same prompt."""
-    read, check = templates.read_template, prompts._check
-
-    def read_template(kind: str, path: Path) -> templates.Template:
-        key = (kind, path, path.read_bytes())
-        if key not in _checked:
-            _checked[key] = read(kind, path)
-        return _checked[key]
-
-    def check_once(name: Any, template: templates.Template) -> None:
-        if (name, template.sha256) not in _checked:
-            check(name, template)
-            _checked[name, template.sha256] = True
-
-    monkeypatch.setattr(templates, "read_template", read_template)
-    monkeypatch.setattr(prompts, "_check", check_once)
+_parser_once = lru_cache(maxsize=1)(cli._parser)
 
 
 @contextmanager
@@ -317,7 +298,8 @@ def world_for(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[World]:
     judge_at(monkeypatch, server.url)
     monkeypatch.setenv("CG_JUDGE_TIMEOUT", "60")
     monkeypatch.setenv("CG_JUDGE_PREFLIGHT", "false")
-    _check_each_template_once(monkeypatch)
+    read_each_template_once(monkeypatch)
+    monkeypatch.setattr(cli, "_parser", _parser_once)  # made for every command, it takes a tenth of their time
     monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_, **__: None)  # slow, and nothing here is TLS
     monkeypatch.setenv("CG_BUILD_API_KEY", KEY)
     monkeypatch.setenv("CG_JUDGE_API_KEY", JUDGE_KEY)

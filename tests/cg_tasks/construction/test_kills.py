@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import filelock
 import pytest
 from construction_builds import filled_sheets, sheet_ids
+from filelock import FileLock
 from generator_script import Asked
 from support import ctrl_c_works
 from whole_builds import Build, World, check_rows, check_secrets, conceptguard, output, process_of, world_for
@@ -161,7 +163,9 @@ importing.write_outcome = lambda *_: os.kill(os.getpid(), 9)
 
 
 # ------------------------------------------------------------------ two at once, and Ctrl-C
-def test_a_second_process_on_one_build_is_refused(world: World):
+def test_a_second_process_on_one_build_is_refused(world: World, monkeypatch: pytest.MonkeyPatch):
+    # Each of the refused waits as long for the lock; test_folder.py waits the whole second.
+    monkeypatch.setattr(filelock, "FileLock", lambda path, timeout: FileLock(path, timeout=min(timeout, 0.1)))
     build = world.build("new")
     go_on, asked = threading.Event(), threading.Event()
 

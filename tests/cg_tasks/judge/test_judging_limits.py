@@ -160,7 +160,7 @@ def test_tasks_of_one_run_share_a_judge_and_its_budget():
 def test_calls_in_flight(concurrency: int, world: str, most: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", world)
     with judge_server(lambda call: level(1, delay=0.15)) as server:
-        Judge(of(server, concurrency=concurrency)).judge(numbered(12))
+        Judge(of(server, concurrency=concurrency)).judge(numbered(2 * most + 2))
     assert server.most == most
 
 

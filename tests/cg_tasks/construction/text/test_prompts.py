@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from cg_tasks.templates import load_arms, read_template
 
 NAMES: tuple[PromptName, ...] = ("tag", "benign", "query", "propose")
 REPLIES = {"tag": TagReply, "benign": BenignReply, "query": QueryReply, "propose": ProposeReply}
+shipped_prompt = lru_cache(load_prompt)
 VALUES: dict[str, dict[str, Any]] = {
     "tag": {"prompt": "How do I pass the gate?", "response": "Press wax.", "language": "English"},
     "benign": {
@@ -45,7 +47,7 @@ PAYLOADS = {
 
 
 def sent(name: PromptName, *, structured: bool = True, failure: str | None = None, **values: Any) -> Messages:
-    return messages_of(load_prompt(name), {**VALUES[name], **values}, structured=structured, failure=failure)
+    return messages_of(shipped_prompt(name), {**VALUES[name], **values}, structured=structured, failure=failure)
 
 
 def delimited(name: PromptName, messages: Messages) -> tuple[str, dict[str, str]]:
