@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,9 @@ def demo_runs() -> list[tuple[TaskRun, list[SampleText]]]:
         (task_run(), pairs[1]),
         (task_run("canary_prefill"), authors),
     ]
+
+
+@lru_cache(maxsize=1)
+def demo_page() -> str:
+    """The page of ``demo_runs``, made once: most tests of the page look at this one."""
+    return page(demo_runs())

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from judge_server import JudgeServer, judge_server, without_a_judge
 from logged_samples import KEY, both, hashes, sample, use_judge, write_samples
+from templates_once import read_each_template_once
 
 from cg_tasks.cli import main
 from cg_tasks.judge.rubrics import load_rubrics
@@ -25,6 +26,7 @@ def no_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from lm_eval import evaluator
 
     without_a_judge(monkeypatch, tmp_path)
+    read_each_template_once(monkeypatch)
     monkeypatch.setattr(evaluator, "add_env_info", lambda results: None)
 
 

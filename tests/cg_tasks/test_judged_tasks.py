@@ -26,6 +26,7 @@ from judge_server import (
     without_a_judge,
 )
 from support import MINI, ROOT, SHORT, golden, numbers
+from templates_once import read_each_template_once
 
 from cg_tasks.bootstrap import clustered_interval
 from cg_tasks.errors import UserError
@@ -38,6 +39,7 @@ GOLDEN = golden("separation.json")
 @pytest.fixture(autouse=True)
 def no_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     without_a_judge(monkeypatch, tmp_path)
+    read_each_template_once(monkeypatch)
 
 
 @pytest.fixture

@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 from browser import Opened, wait_until
-from report_pages import CANARY, canary_sample, checkpoint, demo_runs, page, pair_sample, report, table, task_run
+from report_pages import (
+    CANARY,
+    canary_sample,
+    checkpoint,
+    demo_page,
+    demo_runs,
+    page,
+    pair_sample,
+    report,
+    table,
+    task_run,
+)
 
 from cg_tasks.report.content import Cell, Column, Row, Section, Table
 from cg_tasks.report.page.samples_data import pack
@@ -46,20 +57,20 @@ def wait_for(opened: Opened, words: str) -> None:
 
 @pytest.fixture
 def canary(show: Show) -> Opened:
-    opened = show(page(demo_runs()), fragment=f"#sample/{key(2)}")
+    opened = show(demo_page(), fragment=f"#sample/{key(2)}")
     wait_for(opened, "6 of 6 samples")
     return opened
 
 
 @pytest.fixture
 def pairs(show: Show) -> Opened:
-    opened = show(page(demo_runs()), fragment=f"#sample/{key(1)}")
+    opened = show(demo_page(), fragment=f"#sample/{key(1)}")
     wait_for(opened, "8 of 8 samples")
     return opened
 
 
 def test_opens_with_tables_figures_and_a_closed_browser(show: Show) -> None:
-    opened = show(page(demo_runs()))
+    opened = show(demo_page())
     assert opened.text("h1") == "A report"
     assert opened.page.evaluate(
         "[...document.images].filter((i) => i.src).every((i) => i.complete && i.naturalWidth > 0)"
@@ -234,7 +245,7 @@ def test_the_list_is_moved_through_by_keys(pairs: Opened) -> None:
 
 
 def test_everything_is_reached_by_tab_and_the_focus_is_seen(show: Show) -> None:
-    opened = show(page(demo_runs()), width=400)
+    opened = show(demo_page(), width=400)
     reached: list[str] = []
     for _ in range(60):
         opened.page.keyboard.press("Tab")
@@ -255,7 +266,7 @@ def test_everything_is_reached_by_tab_and_the_focus_is_seen(show: Show) -> None:
 
 def test_a_link_opens_its_sample_with_its_filters(show: Show) -> None:
     link = f"#sample/{key(1)}/mini-002%2Fbenign?intent=benign&beside={key(0)}"
-    opened = show(page(demo_runs()), fragment=link)
+    opened = show(demo_page(), fragment=link)
     wait_for(opened, "4 of 8 samples")
     assert "mini-002" in opened.text(".detail h3")
     wait_until(opened.page, "document.querySelectorAll('.detail .whose').length === 2")
@@ -268,7 +279,7 @@ def test_a_link_opens_its_sample_with_its_filters(show: Show) -> None:
 
 
 def test_a_link_into_another_report_falls_back_to_the_first_run(show: Show) -> None:
-    opened = show(page(demo_runs()), fragment="#sample/ffffffff/%E0%A4%A?x=1&hit=%")
+    opened = show(demo_page(), fragment="#sample/ffffffff/%E0%A4%A?x=1&hit=%")
     wait_for(opened, "8 of 8 samples")
 
 
@@ -328,7 +339,7 @@ def test_runs_without_samples_say_what_to_do(show: Show) -> None:
 
 
 def test_on_paper_the_checks_are_open_and_the_samples_away(show: Show) -> None:
-    opened = show(page(demo_runs()))
+    opened = show(demo_page())
     opened.page.emulate_media(media="print")
     opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert opened.page.get_by_text("Is it invariant?").is_visible()
@@ -338,7 +349,7 @@ def test_on_paper_the_checks_are_open_and_the_samples_away(show: Show) -> None:
 
 
 def test_without_scripts_everything_but_the_samples_is_there(show: Show) -> None:
-    opened = show(page(demo_runs()), java_script_enabled=False)
+    opened = show(demo_page(), java_script_enabled=False)
     assert opened.page.locator("#table-table2 tbody tr").count() == 6
     assert "need JavaScript" in opened.text("#samples")
     assert not opened.page.locator(".copy").first.is_visible()
