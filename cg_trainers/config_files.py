@@ -113,9 +113,9 @@ def parse(argv: Sequence[str], dataclasses: Sequence[Any], description: str | No
     arguments, config = _without_config(argv)
     parser = Parser(tuple(dataclasses), allow_abbrev=False, description=description)
     parser.add_argument("--config", metavar="NAME", help="a YAML file, or a shipped recipe such as " + _EXAMPLE)
-    settings = {} if config is None else load_config(config)
-    settings = _overlaid(settings, {name: Setting(value, Path(), 0) for name, value in _given(arguments).items()})
-    settings = {name: setting for name, setting in settings.items() if setting.line}
+    given = {name: Setting(value, Path("command line"), 0) for name, value in _given(arguments).items()}
+    settings = _overlaid({} if config is None else load_config(config), given)
+    settings = {name: setting for name, setting in settings.items() if name not in given}
     parser.set_defaults_with_config(**_checked(settings, dataclasses))
     try:
         *parsed, _, rest = parser.parse_args_into_dataclasses(
