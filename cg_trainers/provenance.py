@@ -344,9 +344,11 @@ def _fault(folder: Path) -> str | None:
     return f"{folder}: saved without an optimiser state (save_only_model): training cannot go on from it exactly"
 
 
-def thin_out(output_dir: Path | str, limit: int | None, keep: Iterable[int]) -> None:
-    """Delete all but the last `limit` checkpoints. Those at the steps `keep`, and those that an earlier start of the run was asked
-    to keep (``save_at`` in their own records), are neither deleted nor counted.
+def thin_out(output_dir: Path | str, limit: int | None, keep: Iterable[int], trash: str) -> None:
+    """Delete all but the last `limit` checkpoints, by way of the subfolder `trash`: a killed deletion leaves no half of one.
+
+    Those at the steps `keep`, and those that an earlier start of the run was asked to keep (``save_at`` in their own records), are
+    neither deleted nor counted.
     """
     if not limit or limit < 0:
         return
@@ -354,7 +356,9 @@ def thin_out(output_dir: Path | str, limit: int | None, keep: Iterable[int]) -> 
     found = _checkpoint_folders(Path(output_dir))
     passing = [folder for folder in found if folder.name not in asked_for and not _was_asked_for(folder)]
     for folder in passing[:-limit]:
-        shutil.rmtree(folder)
+        (beside := folder.parent / trash).mkdir(exist_ok=True)
+        folder.rename(beside / folder.name)
+        shutil.rmtree(beside)
 
 
 def _was_asked_for(folder: Path) -> bool:

@@ -88,7 +88,7 @@ class RecordedTrainer(SFTTrainer):
                 shutil.rmtree(output / name)
             folder.rename(output / name)
             (output / UNFINISHED).rmdir()
-            thin_out(output, self.args.save_total_limit, keep=self.args.save_at)
+            thin_out(output, self.args.save_total_limit, keep=self.args.save_at, trash=UNFINISHED)
         self.accelerator.wait_for_everyone()
 
     def save_extra(self, folder: Path) -> None:

@@ -468,21 +468,26 @@ def test_a_record_that_is_not_ours_is_not_written_over(tmp_path: Path, content: 
         require_unused(tmp_path)
 
 
-def test_only_passing_checkpoints_are_thinned_out(tiny_lora: Path, tmp_path: Path):
-    """Neither those of save_at, nor those that an earlier start was asked to keep, nor what cannot be read."""
+def test_only_passing_checkpoints_are_thinned_out(tiny_lora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Neither those of save_at, nor those that an earlier start was asked to keep, nor what cannot be read; nor half of one."""
     for step, asked in ((10, []), (20, [20]), (30, [20]), (40, []), (50, []), (60, [])):
         folder = copied(tiny_lora, tmp_path / f"checkpoint-{step}")
         write_record(folder, record(step=step, settings={"save_at": asked}))
     (tmp_path / "checkpoint-30" / RECORD).write_text("damaged")
 
     def left() -> list[int]:
-        return sorted(int(path.name.partition("-")[2]) for path in tmp_path.iterdir())
+        return sorted(int(path.name.partition("-")[2]) for path in tmp_path.glob("checkpoint-*"))
 
     for limit in (None, 0, -1, 4):
-        thin_out(tmp_path, limit, keep=[50])
+        thin_out(tmp_path, limit, keep=[50], trash=".trash")
         assert left() == [10, 20, 30, 40, 50, 60]
-    thin_out(tmp_path, 1, keep=[50])
-    assert left() == [20, 30, 50, 60]
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            thin_out(tmp_path, 1, keep=[50], trash=".trash")
+    assert left() == [20, 30, 40, 50, 60] and [path.name for path in tmp_path.glob(".trash/*")] == ["checkpoint-10"]
+    thin_out(tmp_path, 1, keep=[50], trash=".trash")
+    assert left() == [20, 30, 50, 60] and not (tmp_path / ".trash").exists()
 
 
 # ------------------------------------------------------------------ the tokenizer
