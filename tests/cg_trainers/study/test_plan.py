@@ -280,11 +280,11 @@ def test_the_canary_paper_trains_on_the_recipes_4_rows_a_step() -> None:
 def test_a_killed_training_of_a_paper_has_a_checkpoint_to_go_on_from(name: str) -> None:
     from cg_trainers.study.plan import recipe_settings
 
-    for job in make_plan([load_study(name)]).work:
-        if job.rule in ("finetune", "unlearn"):
-            recipe = recipe_settings(job.command[job.command.index("--config") + 1])
-            assert (recipe["save_strategy"], recipe["save_steps"], recipe["save_only_model"]) == ("steps", 100, False)
-            assert "--save_strategy" not in job.command
+    training = [job.command for job in make_plan([load_study(name)]).work if job.rule in ("finetune", "unlearn")]
+    assert training and not any("--save_strategy" in words for words in training)
+    for name in {words[words.index("--config") + 1] for words in training}:
+        recipe = recipe_settings(name)
+        assert (recipe["save_strategy"], recipe["save_steps"], recipe["save_only_model"]) == ("steps", 100, False)
 
 
 def test_a_study_without_its_judge_can_be_planned_and_not_run(
