@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -23,6 +23,7 @@ from cg_trainers.arguments import nearest
 from cg_trainers.config_values import check_value
 
 log = logging.getLogger(__name__)
+Say = Callable[..., None]
 
 RECIPES = Path(__file__).resolve().parent / "recipes"
 _WEIGHTS = ("gamma", "alpha", "beta", "delta", "strength", "steering_coeff", "trace_weight", "trainable")
@@ -75,7 +76,7 @@ def load_config(name: str | os.PathLike[str]) -> dict[str, Setting]:
         UserError: no such file or recipe, not YAML, a key that stands twice, an include that leads back to itself, ``env:``,
             or a secret.
     """
-    return _load(_find(os.fspath(name), Path(), ""), ())
+    return _load(_find(os.fspath(name), Path(), ""), (), log.debug)
 
 
 def effective(name: str | os.PathLike[str], dataclasses: Iterable[type]) -> dict[str, Any]:
@@ -114,7 +115,8 @@ def parse(argv: Sequence[str], dataclasses: Sequence[Any], description: str | No
     parser = Parser(tuple(dataclasses), allow_abbrev=False, description=description)
     parser.add_argument("--config", metavar="NAME", help="a YAML file, or a shipped recipe such as " + _EXAMPLE)
     given = {name: Setting(value, Path("command line"), 0) for name, value in _given(arguments).items()}
-    settings = _overlaid({} if config is None else load_config(config), given)
+    files = {} if config is None else _load(_find(config, Path(), ""), (), log.info)
+    settings = _overlaid(files, given, log.info)
     settings = {name: setting for name, setting in settings.items() if name not in given}
     parser.set_defaults_with_config(**_checked(settings, dataclasses))
     try:
@@ -149,7 +151,7 @@ def _given(arguments: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _overlaid(below: Mapping[str, Setting], above: Mapping[str, Setting]) -> dict[str, Setting]:
+def _overlaid(below: Mapping[str, Setting], above: Mapping[str, Setting], say: Say) -> dict[str, Setting]:
     """``above`` over ``below``, without what belongs to a value of ``below`` that ``above`` replaces by another."""
     kept = dict(below)
     for name, belonging in BELONGS_TO.items():
@@ -158,7 +160,7 @@ def _overlaid(below: Mapping[str, Setting], above: Mapping[str, Setting]) -> dic
             continue
         if dropped := [key for key in belonging if key in kept and kept[key].value is not None and key not in above]:
             values = ", ".join(f"{key}: {kept[key].value}" for key in dropped)
-            log.info("%s is %s%s: set aside %s", name, above[name].value, f", not {was}" if was else "", values)
+            say("%s is %s%s: set aside %s", name, above[name].value, f", not {was}" if was else "", values)
         kept = {key: setting for key, setting in kept.items() if key not in belonging}
     return {**kept, **above}
 
@@ -224,7 +226,7 @@ def _find(name: str, folder: Path, where: str) -> Path:
     raise UserError(f"{where}no file and no recipe '{name}': {nearest(name, recipes())}")
 
 
-def _load(path: Path, outer: tuple[Path, ...]) -> dict[str, Setting]:
+def _load(path: Path, outer: tuple[Path, ...], say: Say) -> dict[str, Setting]:
     if path.resolve() in outer:
         raise UserError(
             f"{outer[-1]}: includes {path}, which includes it in turn: remove one of the two include: lines"
@@ -236,8 +238,9 @@ def _load(path: Path, outer: tuple[Path, ...]) -> dict[str, Setting]:
         for name in names:
             if not isinstance(name, str):
                 raise UserError(f"{include.where}: include is {name!r}: it must be a file, a recipe, or a list of them")
-            merged = _overlaid(merged, _load(_find(name, path.parent, f"{include.where}: "), (*outer, path.resolve())))
-    return _overlaid(merged, own)
+            found = _find(name, path.parent, f"{include.where}: ")
+            merged = _overlaid(merged, _load(found, (*outer, path.resolve()), say), say)
+    return _overlaid(merged, own, say)
 
 
 def _read(path: Path) -> dict[str, Setting]:

@@ -83,13 +83,16 @@ def require_same_run(checkpoint: str | None, record: Mapping[str, Any]) -> None:
         return
     before = read_record(Path(checkpoint))
     differing: dict[str, tuple[Any, Any]] = {}
-    for key in ("kind", "objective", "seed", "world_size", "base", "tokenizer", "start_adapter", "data"):
+    for key in ("kind", "objective", "seed", "world_size"):
         differing |= _differences(key, before.get(key), record.get(key))
-    # What was trained on sums up all that it is made from: worth a word only where nothing else tells.
-    rows = differing.pop("data.rows_sha256", None)
     then, now = before.get("settings") or {}, record.get("settings") or {}
     differing |= {key: (then.get(key), now.get(key)) for key in sorted({*then, *now} - _FREE)}
     differing = {key: (was, is_) for key, (was, is_) in differing.items() if was != is_}
+    # Behind the settings, which say the same in the user's own words where they differ.
+    for key in ("base", "tokenizer", "start_adapter", "data"):
+        differing |= _differences(key, before.get(key), record.get(key))
+    # What was trained on sums up all that it is made from: worth a word only where nothing else tells.
+    rows = differing.pop("data.rows_sha256", None)
     if rows and not differing:
         differing["data.rows_sha256"] = rows
     if differing:

@@ -13,7 +13,7 @@ from trl import SFTConfig
 
 from cg_tasks.errors import UserError
 from cg_trainers.arguments import DataArguments, ModelArguments
-from cg_trainers.config_files import BELONGS_TO, effective, load_config, parse, read_config, recipes
+from cg_trainers.config_files import BELONGS_TO, effective, load_config, parse, read_config, recipes, require_config
 from cg_trainers.objectives import OBJECTIVES
 from cg_trainers.unlearn_config import UnlearnConfig
 
@@ -301,10 +301,14 @@ def test_a_preset_over_a_recipe_s_values(write: Write, on_the_command_line: bool
     assert run.alpha == 5.0
 
 
-def test_a_file_that_includes_another_objective(write: Write) -> None:
-    path = write("include: cpu/conceptguard/simnpo\nobjective: undial\nstrength: 3\n")
-    *_, run = parse(["--config", path, *ON_A_CPU], UNLEARNING)
+def test_a_file_that_includes_another_objective(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+    """Said once, though the file is read before the parser, too."""
+    argv = ["--config", write("include: cpu/conceptguard/simnpo\nobjective: undial\nstrength: 3\n"), *ON_A_CPU]
+    with caplog.at_level(logging.INFO):
+        require_config(argv)
+        *_, run = parse(argv, UNLEARNING)
     assert run.weights == {"gamma": 1.0, "alpha": 0.0, "strength": 3.0}
+    assert caplog.text.count("objective is undial, not simnpo: set aside") == 1
 
 
 def test_weights_without_an_objective_wait_for_it(write: Write) -> None:

@@ -141,7 +141,7 @@ def test_an_output_folder_in_use_and_a_resume_under_other_settings(
         ({"learning_rate": 2e-3}, "learning_rate: 0.001, and this run has 0.002"),
         ({"objective": "simnpo"}, "objective: 'npo', and this run has 'simnpo'"),
         ({"seed": 7}, "seed"),
-        ({"max_pairs": 3}, "data.forget_rows: 4, and this run has 3"),
+        ({"max_pairs": 3}, "max_pairs: 4, and this run has 3"),
     ):
         told = refusal(unlearn.main, npo(tiny, finetuned, out, **resumed, **changes))
         assert f"checkpoint-1 was made with {key}" in told
