@@ -21,9 +21,10 @@ from trl import SFTTrainer
 
 from cg_tasks.adapters import RECORD
 from cg_tasks.errors import UserError
+from cg_trainers.checkpoint_folders import resolve_resume, thin_out
 from cg_trainers.losses import IGNORED
 from cg_trainers.model_reading import Reader
-from cg_trainers.provenance import begin_record, resolve_resume, thin_out, write_record
+from cg_trainers.provenance import begin_record, write_record
 
 UNFINISHED = ".unfinished"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cg_tasks.adapters import read_record
 from cg_tasks.errors import UserError, exit_code
-from cg_trainers.provenance import disk_space_needed, require_disk_space, require_unused, resolve_resume
+from cg_trainers.checkpoint_folders import disk_space_needed, require_disk_space, require_unused, resolve_resume
 
 if TYPE_CHECKING:  # they import torch and TRL: seconds before a mistake on the command line is told
     from cg_trainers.recorded_trainer import RecordedTrainer

@@ -108,7 +108,7 @@ def _mark(folder: Path, mark: Mapping[str, Any]) -> None:
 
 def _beginning(job: Job, place: Path) -> tuple[bool, bool]:
     """(something whole is in a folder, training can go on from it and still make every checkpoint that is missing)."""
-    from cg_trainers.provenance import checkpoints, resolve_resume
+    from cg_trainers.checkpoint_folders import checkpoints, resolve_resume
 
     whole = {folder.name for folder in checkpoints(place)[0]}
     try:

@@ -33,7 +33,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from cg_tasks.adapters import RECORD, file_sha256, verify_adapter
 from cg_tasks.errors import UserError
 from cg_trainers import recorded_trainer
-from cg_trainers.provenance import checkpoints, effective_settings, training_record
+from cg_trainers.checkpoint_folders import checkpoints
+from cg_trainers.provenance import effective_settings, training_record
 from cg_trainers.run import require_same_run, resume_point
 from cg_trainers.unlearn_config import FinetuneConfig
 

@@ -16,7 +16,7 @@ from training_scripts import CANARIES, LORA, PAIRS, command, refusal
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from cg_tasks.adapters import RECORD, verify_adapter
-from cg_trainers import finetune, provenance, recorded_trainer, unlearn
+from cg_trainers import checkpoint_folders, finetune, recorded_trainer, unlearn
 from cg_trainers.run import script
 
 
@@ -102,7 +102,7 @@ def test_a_disk_that_is_too_small(
     tiny: Path, finetuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, untrained: None
 ) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(provenance.shutil, "disk_usage", lambda path: usage(1 << 30, 1 << 30, 1000))
+    monkeypatch.setattr(checkpoint_folders.shutil, "disk_usage", lambda path: usage(1 << 30, 1 << 30, 1000))
     told = refusal(unlearn.main, npo(tiny, finetuned, tmp_path / "out", save_at=[1, 2]))
     assert "0.0 GB are free" in told and "save_total_limit" in told
 
