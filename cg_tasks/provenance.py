@@ -58,18 +58,27 @@ def tokenizer_provenance(lm: Any) -> dict[str, Any]:
     tokenizer = getattr(lm, "tokenizer", None)
     if tokenizer is None:
         return {"tokenizer": None}
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    content: Any = backend.to_str() if backend is not None else _vocabulary(tokenizer)
     template = getattr(lm, "hf_chat_template", None) or getattr(tokenizer, "chat_template", None)
+    hashes = tokenizer_hashes(tokenizer, template)
     return {
         "tokenizer": getattr(tokenizer, "name_or_path", type(tokenizer).__name__),
-        "tokenizer_sha256": sha256_of(content),
-        "chat_template_sha256": sha256_of(template) if template else None,
+        "tokenizer_sha256": hashes["sha256"],
+        "chat_template_sha256": hashes["chat_template_sha256"],
         "chat_template_prints_date": "strftime_now" in str(template),
         "chat_template_args": dict(getattr(lm, "chat_template_args", None) or {}),
         "eos_token": getattr(tokenizer, "eos_token", None),
         "eos_token_id": getattr(tokenizer, "eos_token_id", None),
         "bos_token_id": getattr(tokenizer, "bos_token_id", None),
+    }
+
+
+def tokenizer_hashes(tokenizer: Any, chat_template: Any) -> dict[str, str | None]:
+    """Hashes of what a tokenizer does, wherever it came from (vocabulary and rules), and of the chat template used with it."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    content: Any = backend.to_str() if backend is not None else _vocabulary(tokenizer)
+    return {
+        "sha256": sha256_of(content),
+        "chat_template_sha256": sha256_of(chat_template) if chat_template else None,
     }
 
 

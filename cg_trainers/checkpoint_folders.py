@@ -54,7 +54,7 @@ def resolve_resume(value: bool | str | None, output_dir: Path | str) -> str | No
         if str(value).lower() == "auto":
             return None
         place = Path(output_dir).expanduser()
-        way_out = _way_on(place) if _holds_a_run(place) else "start without resume_from_checkpoint"
+        way_out = _way_on(place, usable=False) if _holds_a_run(place) else "start without resume_from_checkpoint"
         raise UserError(f"resume_from_checkpoint: {output_dir} holds no complete checkpoint: {way_out}")
     if fault := _fault(Path(value).expanduser()):
         usable = next((str(f) for f, other in _faults_from_the_last(Path(output_dir).expanduser()) if not other), None)
@@ -72,7 +72,8 @@ def require_unused(output_dir: Path | str) -> None:
         UserError: saying whether training can go on from what is there.
     """
     if _holds_a_run(place := Path(output_dir).expanduser()):
-        raise UserError(f"output_dir: {place} holds a run already: {_way_on(place)}")
+        usable = any(fault is None for _, fault in _faults_from_the_last(place))
+        raise UserError(f"output_dir: {place} holds a run already: {_way_on(place, usable)}")
 
 
 def _holds_a_run(place: Path) -> bool:
@@ -87,8 +88,9 @@ def _holds_a_run(place: Path) -> bool:
         return True
 
 
-def _way_on(place: Path) -> str:
-    if any(fault is None for _, fault in _faults_from_the_last(place)):
+def _way_on(place: Path, usable: bool) -> str:
+    """usable: training can go on from one of its checkpoints (to find out, whole files are read)."""
+    if usable:
         return "go on with it (resume_from_checkpoint: true), or name another folder"
     if (place / RECORD).is_file():
         return "it is finished, and no checkpoint to go on from was kept: name another output_dir, or delete this one"

@@ -26,9 +26,12 @@ log = logging.getLogger(__name__)
 Say = Callable[..., None]
 
 RECIPES = Path(__file__).resolve().parent / "recipes"
-_WEIGHTS = ("gamma", "alpha", "beta", "delta", "strength", "steering_coeff", "trace_weight", "trainable")
+WEIGHTS = ("gamma", "alpha", "beta", "delta", "strength", "steering_coeff", "trace_weight")
 # What belongs to the value of a setting, and means something else, or nothing, under another value of it.
-BELONGS_TO = {"objective": (*_WEIGHTS, "preset", "retain_loss", "reference"), "preset": _WEIGHTS}
+BELONGS_TO = {
+    "objective": (*WEIGHTS, "trainable", "preset", "retain_loss", "reference"),
+    "preset": (*WEIGHTS, "trainable"),
+}
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,17 @@ def main(argv: Sequence[str]) -> Path:
     model_args, data, config = parse(argv, (ModelArguments, DataArguments, FinetuneConfig), description=__doc__)
     resume = resume_point(config)
 
+    from cg_tasks.provenance import tokenizer_hashes
     from cg_trainers.encoding import Encoder
     from cg_trainers.loading import identities, load_model, load_tokenizer
-    from cg_trainers.provenance import effective_settings, tokenizer_identity, training_record
+    from cg_trainers.provenance import effective_settings, training_record
     from cg_trainers.recorded_trainer import FinetuneTrainer
     from cg_trainers.rows import to_dataset
     from cg_trainers.run_data import finetune_rows
 
     base, adapter = identities(model_args)
     tokenizer = load_tokenizer(model_args, config)
-    spelling = tokenizer_identity(tokenizer)
+    spelling = tokenizer_hashes(tokenizer, tokenizer.chat_template)  # before use: padding is a part of its state
     tags = (data.think_tags[0], data.think_tags[1])
     rows, entry = finetune_rows(data, Encoder(tokenizer, config.max_length, tags))
     record = training_record(

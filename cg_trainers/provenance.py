@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,8 +27,6 @@ from cg_tasks.adapters import (
 from cg_tasks.errors import UserError
 from cg_tasks.provenance import check_adapter, package_versions
 from cg_trainers.scrub import clean, clean_command, clean_text
-
-log = logging.getLogger(__name__)
 
 _MODEL_FILES = (".safetensors", ".bin", ".json", ".model", ".jinja", ".txt", ".tiktoken", ".py", ".gguf")
 _NOT_OF_A_MODEL = ("trainer_state.json", "training_args.bin", "optimizer.bin", "all_results.json", "train_results.json")
@@ -56,7 +52,7 @@ def training_record(
     """The record of one checkpoint, without the hashes of its files: :func:`write_record` adds them.
 
     `step` is K, the optimiser steps taken (a trainer sets it at each save); `settings` come from
-    :func:`effective_settings`, `base` from :func:`model_identity`, `tokenizer` from :func:`tokenizer_identity`,
+    :func:`effective_settings`, `base` from :func:`model_identity`, `tokenizer` from :func:`cg_tasks.provenance.tokenizer_hashes`,
     `start_adapter` from :func:`adapter_identity`; `data` holds at least name and sha256.
     """
     return {
@@ -152,18 +148,6 @@ def model_identity(name_or_path: str, revision: str | None = None, commit: str |
     record = verify_adapter(folder, _of_a_model).record if (folder / RECORD).is_file() else None
     hashes = file_hashes(folder, _of_a_model)
     return {"name": folder.resolve().name, "sha256": hashes, **_own_record(folder, record)}
-
-
-def tokenizer_identity(tokenizer: Any) -> dict[str, str | None]:
-    """Hashes of what a tokenizer does, wherever it came from: its vocabulary and rules, and its chat template."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    rules = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
-    template = getattr(tokenizer, "chat_template", None)
-    return {"sha256": _text_sha256(rules), "chat_template_sha256": _text_sha256(str(template)) if template else None}
-
-
-def _text_sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def adapter_identity(name_or_path: str) -> dict[str, Any]:

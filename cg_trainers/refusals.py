@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cg_tasks.errors import UserError
+from cg_tasks.provenance import sha256_of
 
 _SHIPPED = Path(__file__).parent / "refusals.txt"
 
@@ -32,8 +33,7 @@ def load_refusals(path: str | None = None) -> tuple[str, ...]:
 
 def refusals_entry(refusals: Sequence[str], path: str | None = None) -> dict[str, str]:
     """A record's entry on them: the file's name, and the hash of what it says."""
-    digest = hashlib.sha256("\n".join(refusals).encode()).hexdigest()
-    return {"name": Path(path).name if path else "shipped", "sha256": digest}
+    return {"name": Path(path).name if path else "shipped", "sha256": sha256_of(list(refusals))}
 
 
 def refusal_for(refusals: Sequence[str], seed: int) -> Callable[[str], str]:

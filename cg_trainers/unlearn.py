@@ -29,9 +29,10 @@ def main(argv: Sequence[str]) -> Path:
     model_args, data, config = parse(argv, (ModelArguments, DataArguments, UnlearnConfig), description=__doc__)
     resume = resume_point(config)
 
+    from cg_tasks.provenance import tokenizer_hashes
     from cg_trainers.encoding import Encoder
     from cg_trainers.loading import identities, load_model, load_reference, load_tokenizer
-    from cg_trainers.provenance import effective_settings, tokenizer_identity, training_record
+    from cg_trainers.provenance import effective_settings, training_record
     from cg_trainers.reference import reference_kind
     from cg_trainers.run_data import unlearn_rows
     from cg_trainers.unlearn_trainer import UnlearnTrainer
@@ -39,7 +40,7 @@ def main(argv: Sequence[str]) -> Path:
     reference = reference_kind(config, has_adapter=model_args.use_peft)
     base, adapter = identities(model_args)
     tokenizer = load_tokenizer(model_args, config)
-    spelling = tokenizer_identity(tokenizer)
+    spelling = tokenizer_hashes(tokenizer, tokenizer.chat_template)  # before use: padding is a part of its state
     tags = (data.think_tags[0], data.think_tags[1])
     rows, entry = unlearn_rows(data, config, Encoder(tokenizer, config.max_length, tags))
     record = training_record(

@@ -12,10 +12,10 @@ import torch
 from trl import SFTConfig
 
 from cg_tasks.errors import UserError
+from cg_trainers.config_files import WEIGHTS
 from cg_trainers.objectives import OBJECTIVES, RETAIN_LOSSES, Objective, RetainLoss
 
 REFERENCES = ("auto", "precompute", "adapter", "model")
-_WEIGHTS = ("gamma", "alpha", "beta", "delta", "strength", "steering_coeff", "trace_weight")
 
 
 @dataclass
@@ -150,7 +150,7 @@ class UnlearnConfig(FinetuneConfig):
             variant = self.spec.variants[self.preset]
             preset = variant.weights
             self.trainable = self.trainable or variant.parameters(self.rmu_block)
-        for name in _WEIGHTS:
+        for name in WEIGHTS:
             given = getattr(self, name)
             if given is not None and name not in self.spec.preset:
                 raise UserError(f"{name}: {self.objective} has no such weight; it has {', '.join(self.spec.preset)}")

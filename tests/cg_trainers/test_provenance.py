@@ -9,11 +9,9 @@ import sys
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import build_tokenizer
 from training_records import WEIGHTS, copied, record
 
 from cg_tasks.adapters import RECORD, file_hashes, file_sha256, verify_adapter
@@ -23,7 +21,6 @@ from cg_trainers.provenance import (
     begin_record,
     effective_settings,
     model_identity,
-    tokenizer_identity,
     write_record,
 )
 from cg_trainers.scrub import clean, clean_command, clean_text
@@ -274,14 +271,3 @@ def test_a_checkpoints_adapter_is_continued_without_its_optimiser(plain: Path):
 def test_an_adapter_that_is_not_there(tmp_path: Path):
     with pytest.raises(UserError, match="no such folder"):
         adapter_identity(str(tmp_path / "nowhere"))
-
-
-# ------------------------------------------------------------------ the tokenizer
-def test_a_tokenizer_is_what_it_does():
-    one, same, longer = build_tokenizer("a {{ messages }}"), build_tokenizer("a {{ messages }}"), build_tokenizer()
-    assert tokenizer_identity(one) == tokenizer_identity(same)
-    assert tokenizer_identity(longer)["chat_template_sha256"] != tokenizer_identity(one)["chat_template_sha256"]
-    longer.add_tokens(["<new>"])
-    assert tokenizer_identity(longer)["sha256"] != tokenizer_identity(one)["sha256"]
-    slow = SimpleNamespace(get_vocab=lambda: {"a": 1, "b": 0}, chat_template=None)
-    assert tokenizer_identity(slow)["chat_template_sha256"] is None and len(tokenizer_identity(slow)["sha256"]) == 64
